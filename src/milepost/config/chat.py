@@ -1,0 +1,71 @@
+"""Settings of the chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.config.flag import Flag, setting
+
+REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
+
+_NO_KWARGS: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """Which chat template is used, and with what."""
+
+    jinja: bool = setting(
+        True,
+        Flag(
+            names="--jinja",
+            negated="--no-jinja",
+            env="LLAMA_ARG_JINJA",
+            group="Chat",
+            help="Use the Jinja chat template.",
+        ),
+    )
+    chat_template: str = setting(
+        "",
+        Flag(
+            names="--chat-template",
+            env="LLAMA_ARG_CHAT_TEMPLATE",
+            metavar="NAME|TEXT",
+            group="Chat",
+            shown_default="from the model",
+            help="Name of one of the model's templates, or a template itself.",
+        ),
+    )
+    chat_template_file: str = setting(
+        "",
+        Flag(
+            names="--chat-template-file",
+            env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
+            metavar="FILE",
+            group="Chat",
+            help="File with a chat template.",
+        ),
+    )
+    chat_template_kwargs: Mapping[str, Any] = setting(
+        _NO_KWARGS,
+        Flag(
+            names="--chat-template-kwargs",
+            env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
+            metavar="JSON",
+            group="Chat",
+            kind="json_object",
+            help='More variables for the template, for example {"enable_thinking": false}.',
+        ),
+    )
+    reasoning_format: str = setting(
+        "auto",
+        Flag(
+            names="--reasoning-format",
+            env="LLAMA_ARG_THINK",
+            group="Chat",
+            choices=REASONING_FORMATS,
+            help="Where the model's thoughts are put in answers (accepted; has no effect yet).",
+        ),
+    )
