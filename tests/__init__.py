@@ -1,0 +1,1 @@
+"""Tests of milepost: unit, binding, engine and server."""
