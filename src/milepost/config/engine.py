@@ -64,7 +64,7 @@ class EngineSettings:
             group="Context",
             unit="tokens",
             minimum=1,
-            help="Largest physical batch; at most --batch-size.",
+            help="Largest physical batch; --batch-size limits it.",
         ),
     )
     cache_type_k: str = setting(

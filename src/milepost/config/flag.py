@@ -28,6 +28,7 @@ class Flag:
     unit: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    above: float | None = None  # a bound that is itself excluded
     maximum: float | None = None
     shown_default: str = ""  # where the value alone says too little
     is_secret: bool = False  # never shown in reprs, help or logs
