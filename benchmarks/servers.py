@@ -1,0 +1,86 @@
+"""Both servers under test, started with the same settings, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.processes import RunningServer, running_server
+
+from benchmarks.baseline import UpstreamSettings, upstream_server
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCase:
+    """What both servers are told; names are the flags' of both."""
+
+    model: Path
+    ctx_size: int
+    parallel: int
+    threads: int
+    batch_size: int = 2048
+    ubatch_size: int = 512
+
+    def milepost_flags(self) -> list[str]:
+        """Return the settings as flags of `milepost serve`."""
+        return [
+            *("--ctx-size", str(self.ctx_size)),
+            *("--parallel", str(self.parallel)),
+            *("--threads", str(self.threads)),
+            *("--batch-size", str(self.batch_size)),
+            *("--ubatch-size", str(self.ubatch_size)),
+        ]
+
+
+def describe_case(case: ServedCase) -> dict[str, Any]:
+    """Return the settings of a case for the results; the model is named elsewhere."""
+    return {
+        "ctx_size": case.ctx_size,
+        "parallel": case.parallel,
+        "threads": case.threads,
+        "batch_size": case.batch_size,
+        "ubatch_size": case.ubatch_size,
+    }
+
+
+@contextlib.contextmanager
+def milepost_process(case: ServedCase) -> Iterator[RunningServer]:
+    """Run `milepost serve` in a process of its own until the block is left."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_server(case.model, case.milepost_flags(), Path(folder) / "server.log") as server,
+    ):
+        yield server
+
+
+@contextlib.contextmanager
+def serve_milepost(case: ServedCase) -> Iterator[str]:
+    """Yield the URL of a milepost server."""
+    with milepost_process(case) as server:
+        yield server.url
+
+
+@contextlib.contextmanager
+def serve_upstream(case: ServedCase) -> Iterator[str]:
+    """Yield the URL of upstream's server."""
+    settings = UpstreamSettings(
+        model=str(case.model),
+        n_ctx=case.ctx_size,
+        n_parallel=case.parallel,
+        n_threads=case.threads,
+        n_batch=case.batch_size,
+        n_ubatch=case.ubatch_size,
+    )
+    with upstream_server(settings) as url:
+        yield url
+
+
+SERVERS: dict[str, Callable[[ServedCase], AbstractContextManager[str]]] = {
+    "milepost": serve_milepost,
+    "upstream": serve_upstream,
+}
