@@ -1,0 +1,132 @@
+"""The vocabulary of a model: text to tokens, tokens to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from milepost.errors import InvalidRequest, NativeCallFailed
+
+if TYPE_CHECKING:
+    from milepost.libllama.loader import Library
+
+ATTR_CONTROL = 1 << 3  # enum llama_token_attr
+PIECE_BUFFER_BYTES = 256  # arbitrary; longer pieces are asked for again
+
+
+class Vocab:
+    """Borrows the vocabulary of a `Model`, which must outlive it."""
+
+    def __init__(self, library: Library, pointer: Any) -> None:
+        self._library = library
+        self._lib = library.lib
+        self._ffi = library.ffi
+        self.pointer = pointer
+        self.num_tokens: int = self._lib.llama_vocab_n_tokens(pointer)
+        self.bos_token: int = self._lib.llama_vocab_bos(pointer)  # -1 where there is none
+        self.eos_token: int = self._lib.llama_vocab_eos(pointer)  # -1 where there is none
+        self.adds_bos: bool = bool(self._lib.llama_vocab_get_add_bos(pointer))
+        self._buffer = self._ffi.new("char[]", PIECE_BUFFER_BYTES)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    @property
+    def bos_text(self) -> str:
+        """Text of the begin-of-sequence token, empty where there is none."""
+        return self._text(self.bos_token)
+
+    @property
+    def eos_text(self) -> str:
+        """Text of the end-of-sequence token, empty where there is none."""
+        return self._text(self.eos_token)
+
+    @cached_property
+    def eog_tokens(self) -> frozenset[int]:
+        """All tokens that end a generation."""
+        is_eog = self._lib.llama_vocab_is_eog
+        return frozenset(i for i in range(self.num_tokens) if is_eog(self.pointer, i))
+
+    @cached_property
+    def suppressed_tokens(self) -> tuple[int, ...]:
+        """Tokens that the model file says must never be sampled."""
+        count = self._ffi.new("int32_t *")
+        tokens = self._lib.llama_vocab_get_suppress_tokens(self.pointer, count)
+        return tuple(tokens[i] for i in range(count[0]))
+
+    @cached_property
+    def _controls(self) -> dict[str, int]:
+        get_attr = self._lib.llama_vocab_get_attr
+        tokens = (i for i in range(self.num_tokens) if get_attr(self.pointer, i) & ATTR_CONTROL)
+        return {self._text(token): token for token in tokens}
+
+    def control_texts(self) -> Mapping[str, int]:
+        """Return text -> token of every control token, such as `<|im_start|>`."""
+        return self._controls
+
+    def is_control(self, token: int) -> bool:
+        """Return whether a token is a control token."""
+        return bool(self._lib.llama_vocab_get_attr(self.pointer, token) & ATTR_CONTROL)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the tokens of a text.
+
+        `add_special` lets the model's own rules add BOS and EOS; `parse_special` turns text that
+        spells a control token into that token. Lone surrogates are replaced by U+FFFD.
+        """
+        data = text.encode("utf-8", errors="replace")
+        # One token a byte is the most that any tokenizer makes, plus BOS, EOS and a space.
+        capacity = len(data) + 4
+        buffer = self._ffi.new("llama_token[]", capacity)
+        count = self._lib.llama_tokenize(
+            self.pointer, data, len(data), buffer, capacity, add_special, parse_special
+        )
+        if count < 0:
+            capacity = -count
+            buffer = self._ffi.new("llama_token[]", capacity)
+            count = self._lib.llama_tokenize(
+                self.pointer, data, len(data), buffer, capacity, add_special, parse_special
+            )
+        if count < 0:
+            raise NativeCallFailed(f"llama_tokenize of {len(data)} bytes failed with {count}")
+        return list(self._ffi.unpack(buffer, count)) if count else []
+
+    def piece(self, token: int, *, special: bool = True) -> bytes:
+        """Return the bytes of one token, which may be a part of a UTF-8 character.
+
+        With `special` control tokens are spelled out, without it they are empty.
+        """
+        key = (token, special)
+        found = self._pieces.get(key)
+        if found is None:
+            found = self._pieces[key] = self._read_piece(token, special)
+        return found
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool) -> str:
+        """Return the text of tokens; incomplete characters become U+FFFD."""
+        return b"".join(self.piece(token, special=special) for token in tokens).decode(
+            errors="replace"
+        )
+
+    def check_tokens(self, tokens: Iterable[int]) -> None:
+        """Raise InvalidRequest for a token that is not in the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.num_tokens:
+                raise InvalidRequest(
+                    f"token {token} is not in the vocabulary, which has 0 to {self.num_tokens - 1}"
+                )
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self.num_tokens:
+            return b""
+        read, size = self._lib.llama_token_to_piece, PIECE_BUFFER_BYTES
+        length = read(self.pointer, token, self._buffer, size, 0, special)
+        if length < 0:
+            size = -length
+            self._buffer = self._ffi.new("char[]", max(size, PIECE_BUFFER_BYTES))
+            length = read(self.pointer, token, self._buffer, size, 0, special)
+        return bytes(self._ffi.buffer(self._buffer, length)[:])
+
+    def _text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        return self._library.text(self._lib.llama_vocab_get_text(self.pointer, token))
