@@ -1,0 +1,88 @@
+"""What a chat template is given for a conversation: messages that meet its own needs.
+
+Pure. `TemplateTraits` says what a template needs (found by `template_probe`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milepost.chat.conversation import Conversation, Message
+
+ArgumentForm = Literal["object", "text"]
+
+SHORT_ID_CHARS = 9  # what Mistral's templates demand of the ids of tool calls
+ID_ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTraits:
+    """What a template wants to be different from the usual."""
+
+    arguments: ArgumentForm | None = "object"  # None: not known, to be tried
+    takes_parts: bool = False  # content as a list of typed parts, not as a string
+    takes_short_ids: bool = False  # ids of tool calls are 9 letters and digits
+    knows_developer: bool = False  # has a role `developer` besides `system`
+    takes_thinking: bool = False  # reasoning under the key `thinking`
+
+
+def adapt_messages(
+    conversation: Conversation, traits: TemplateTraits, arguments: ArgumentForm
+) -> list[Message]:
+    """Return the messages as a template with these traits wants them, in their order.
+
+    The list and the messages are new, so that a template may change them; strings, and tool
+    calls where nothing had to be changed, are shared with the conversation.
+    """
+    adapted = [message.copy() for message in conversation.messages]
+    for i, message in enumerate(adapted):
+        role = message["role"]
+        if role == "developer" and not traits.knows_developer:
+            message["role"] = "system"
+        elif role == "function":  # the older name, which templates do not know
+            message["role"] = "tool"
+        if arguments == "text" and "tool_calls" in message:
+            message["tool_calls"] = _with_text_arguments(conversation, i)
+        if traits.takes_short_ids:
+            _shorten_ids(message)
+        if traits.takes_thinking and "reasoning_content" in message:
+            _move_reasoning(message)
+        if traits.takes_parts and "content" in message:
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    return adapted
+
+
+def _with_text_arguments(conversation: Conversation, index: int) -> list[dict[str, Any]]:
+    calls = []
+    for j, call in enumerate(conversation.messages[index]["tool_calls"]):
+        text = conversation.argument_texts[index, j]
+        calls.append({**call, "function": {**call["function"], "arguments": text}})
+    return calls
+
+
+def _shorten_ids(message: Message) -> None:
+    if "tool_calls" in message:
+        calls = message["tool_calls"]
+        message["tool_calls"] = [{**call, "id": _short_id(call.get("id", ""))} for call in calls]
+    elif "tool_call_id" in message:
+        message["tool_call_id"] = _short_id(message["tool_call_id"])
+
+
+def _short_id(call_id: str) -> str:
+    """Return the id itself if it is short, otherwise one that is always the same for it."""
+    if len(call_id) == SHORT_ID_CHARS and call_id.isascii() and call_id.isalnum():
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "replace")).digest()
+    return "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in digest[:SHORT_ID_CHARS])
+
+
+def _move_reasoning(message: Message) -> None:
+    message["thinking"] = message["reasoning_content"]
+    if "tool_calls" in message:
+        # gpt-oss shows either as analysis and refuses both: put one behind the other.
+        content = message.pop("content")
+        if content:
+            message["thinking"] += "\n" + content
