@@ -205,7 +205,7 @@ SAMPLING_FLAGS: tuple[tuple[str, Flag], ...] = (
             names="--dry-sequence-breaker",
             kind="breakers",
             metavar="TEXT",
-            shown_default=r"\n : \" *",
+            shown_default=r'\n : " *',
             help='Text that ends a DRY sequence, instead of the defaults; "none" for no such '
             "text; may be given several times.",
         ),

@@ -1,0 +1,168 @@
+"""Dependencies between the packages point one way; this reads the imports and holds them to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import milepost
+
+SOURCE = Path(milepost.__file__).parent
+
+BASE = {"errors", "units", "logs", "config"}  # light, and free of decisions
+# Package or module -> what of ours it may import besides itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "units": set(),
+    "config": {"errors", "units", "protocol"},
+    "logs": {"errors", "config"},
+    "protocol": {"errors"},
+    "libllama": {"errors"},
+    "cache": {"errors", "units"},
+    "metrics": {"errors", "units", "protocol"},
+    "engine": BASE | {"protocol", "cache", "libllama"},
+    "chat": {"errors", "config", "protocol"},
+    "workers": BASE | {"protocol"},
+    "api": BASE | {"protocol", "chat", "workers", "metrics"},
+    "dashboard": {"metrics"},
+    "assemble": BASE | {"protocol", "libllama", "chat", "workers", "api", "metrics", "dashboard"},
+    "cli": BASE | {"protocol", "assemble"},
+}
+# Foreign package -> who may import it.
+OWNERS = {
+    "cffi": {"libllama"},
+    "_cffi_backend": {"libllama"},
+    "xllamacpp": {"libllama"},
+    "jinja2": {"chat"},
+    "pydantic": {"api"},
+    "fastapi": {"api", "assemble"},
+    "starlette": {"api", "assemble"},
+    "uvicorn": {"assemble"},
+    "huggingface_hub": {"cli"},
+    "click": {"cli"},
+}
+# Too slow for `milepost --help`, or leading to something that is.
+NOT_AT_TOP_OF_CLI = {
+    *("assemble", "fastapi", "starlette", "uvicorn", "jinja2", "cffi", "numpy", "pydantic"),
+    *("huggingface_hub", "rich", "httpx", "importlib.metadata"),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: a package of ours by its name below `milepost`, or a foreign one."""
+
+    name: str
+    is_ours: bool
+    is_at_top: bool  # of the module, not inside a function
+
+
+def read_imports(source: str, package: str) -> Iterator[Import]:
+    """Yield the imports of a module in `package` (dotted, with milepost in front)."""
+    tree = ast.parse(source)
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        for module in _modules_named(node, package):
+            parts = module.split(".")
+            if parts == ["milepost"]:
+                continue
+            ours = parts[0] == "milepost"
+            yield Import(parts[1] if ours else module, ours, id(node) not in inner)
+
+
+def _modules_named(node: ast.AST, package: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    module = node.module or ""
+    if node.level:
+        base = package.split(".")
+        module = ".".join([*base[: len(base) - node.level + 1], *([module] if module else [])])
+    if module == "milepost":  # `from milepost import chat` names a package, __version__ does not
+        return [f"milepost.{alias.name}" for alias in node.names if alias.name != "__version__"]
+    return [module]
+
+
+def find_offences(source: str, package: str, layer: str) -> list[str]:
+    """Return a sentence for every import that the layers forbid."""
+    offences = []
+    for found in read_imports(source, package):
+        root = found.name.split(".")[0]
+        if found.is_ours and found.name != layer and found.name not in MAY_IMPORT[layer]:
+            offences.append(f"{layer} imports {found.name}")
+        if not found.is_ours and root in OWNERS and layer not in OWNERS[root]:
+            offences.append(f"{layer} imports {root}")
+        if layer == "cache" and root == "time":
+            offences.append("cache has a clock of its own")
+        heavy = {found.name, root} & NOT_AT_TOP_OF_CLI
+        if layer == "cli" and found.is_at_top and heavy:
+            offences.append(f"cli imports {found.name} before it is needed")
+    return offences
+
+
+def all_modules() -> list[tuple[Path, str, str]]:
+    """Return path, package and layer of every module."""
+    modules = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        relative = path.relative_to(SOURCE)
+        if relative.parts == ("__init__.py",):
+            continue
+        package = ".".join(["milepost", *relative.parts[:-1]])
+        modules.append((path, package, relative.parts[0].removesuffix(".py")))
+    return modules
+
+
+@pytest.mark.parametrize(
+    ("path", "package", "layer"),
+    all_modules(),
+    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
+)
+def test_a_module_imports_only_what_its_layer_may(path: Path, package: str, layer: str) -> None:
+    assert layer in MAY_IMPORT, f"{layer} is not in the table of layers"
+    assert find_offences(path.read_text(encoding="utf-8"), package, layer) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "source", "offence"),
+    [
+        ("engine", "from milepost.chat.template import ChatTemplate", "engine imports chat"),
+        ("engine", "import milepost.api.app", "engine imports api"),
+        ("chat", "from milepost import libllama", "chat imports libllama"),
+        ("api", "from ..engine.loop import Loop", "api imports engine"),
+        ("workers", "def f():\n    import milepost.engine.main", "workers imports engine"),
+        ("protocol", "from milepost.config import Settings", "protocol imports config"),
+        ("engine", "import cffi", "engine imports cffi"),
+        ("chat", "from cffi import FFI", "chat imports cffi"),
+        ("cache", "import time", "cache has a clock of its own"),
+        ("cli", "import fastapi", "cli imports fastapi"),
+        ("cli", "import numpy.linalg", "cli imports numpy.linalg before it is needed"),
+        ("cli", "from milepost.assemble import serve", "cli imports assemble before it is needed"),
+    ],
+)
+def test_a_wrong_direction_is_found(layer: str, source: str, offence: str) -> None:
+    assert offence in find_offences(source, f"milepost.{layer}", layer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        ("cli", "def f():\n    from milepost.assemble import serve"),
+        ("cli", "def f():\n    import huggingface_hub"),
+        ("engine", "from milepost.libllama import Context"),
+        ("libllama", "import cffi"),
+        ("api", "from .sse import Event"),
+        ("cli", "from milepost import __version__"),
+    ],
+)
+def test_a_right_direction_is_left_alone(layer: str, source: str) -> None:
+    assert find_offences(source, f"milepost.{layer}", layer) == []
