@@ -14,7 +14,14 @@ from milepost.libllama.vocab import Vocab
 
 GGUF_MAGIC = b"GGUF"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}  # enum llama_split_mode
-LOAD_NONE, LOAD_MMAP, LOAD_MLOCK, LOAD_MMAP_MLOCK = 0, 1, 2, 3  # enum llama_load_mode
+LOAD_MODES = {  # enum llama_load_mode
+    "auto": -1,
+    "none": 0,
+    "mmap": 1,
+    "mlock": 2,
+    "mmap+mlock": 3,
+    "dio": 4,
+}
 META_BUFFER_BYTES = 1 << 10  # longer values are asked for again
 
 
@@ -26,8 +33,7 @@ class ModelParams:
     split_mode: str = "layer"
     main_gpu: int = 0
     tensor_split: Sequence[float] = ()
-    mmap: bool = True
-    mlock: bool = False
+    load_mode: str = "auto"
     check_tensors: bool = False
     vocab_only: bool = False
 
@@ -163,7 +169,7 @@ class Model:
         native.n_gpu_layers = params.n_gpu_layers
         native.split_mode = SPLIT_MODES[params.split_mode]
         native.main_gpu = params.main_gpu
-        native.load_mode = choose_load_mode(params)
+        native.load_mode = LOAD_MODES[params.load_mode]
         native.check_tensors = params.check_tensors
         native.vocab_only = params.vocab_only
         if params.tensor_split:
@@ -187,13 +193,6 @@ class Model:
             native.progress_callback = callback
             self._keep_alive.append(callback)
         return native
-
-
-def choose_load_mode(params: ModelParams) -> int:
-    """Return the `enum llama_load_mode` for the mmap and mlock settings."""
-    if params.mmap:
-        return LOAD_MMAP_MLOCK if params.mlock else LOAD_MMAP
-    return LOAD_MLOCK if params.mlock else LOAD_NONE
 
 
 def check_model_file(path: Path) -> None:

@@ -37,7 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_p: float = 0.95  # 1: off
     min_p: float = 0.05  # 0: off
     typical_p: float = 1.0  # 1: off
-    top_n_sigma: float = -1.0  # < 0: off
+    top_n_sigma: float = -1.0  # <= 0: off
     xtc_probability: float = 0.0  # 0: off
     xtc_threshold: float = 0.1  # > 0.5: off
 

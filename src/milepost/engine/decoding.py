@@ -1,0 +1,107 @@
+"""What happens to a sampled token: text, stop conditions, and the messages that carry both.
+
+Called by the loop for each choice whose next logits are ready. Decides whether the choice goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from milepost.engine.sampling import NO_TOKEN, token_logprob
+from milepost.engine.sequence import Choice
+from milepost.libllama import Context
+from milepost.protocol.messages import Delta, Finished, FinishReason, Message, Timings
+
+
+class Decoder:
+    """Samples the next token of a choice and sends what it means."""
+
+    def __init__(
+        self, context: Context, send: Callable[[Message], None], clock: Callable[[], float]
+    ) -> None:
+        self._context = context
+        self._vocab = context.model.vocab
+        self._send = send
+        self._clock = clock
+
+    def step(self, choice: Choice, row: int) -> FinishReason | None:
+        """Sample from a row of the last batch; return why the choice is finished, if it is.
+
+        Sends a Delta when there is text; the caller sends the Finished.
+        """
+        message = choice.request.message
+        if message.max_tokens == 0:
+            return "limit"
+        token = choice.sampler.sample(row)
+        if choice.num_decoded == 0:
+            choice.decode_started_s = self._clock()
+        choice.num_decoded += 1
+        if token == NO_TOKEN or token in self._vocab.eog_tokens:
+            return "eos"
+        choice.append(token)
+        self._note_token(choice, token, row)
+        piece = self._vocab.piece(token, special=message.special)
+        text = choice.stop.feed(choice.detokenizer.feed(piece))
+        if text:
+            self._send_delta(choice, text)
+        return self._finish_reason(choice)
+
+    def finish(self, choice: Choice, reason: FinishReason) -> None:
+        """Send the rest of the text, and the Finished."""
+        rest = choice.stop.flush()
+        # Tokens that only spelled a stop string are as unsent as their text.
+        if rest or (choice.unsent_tokens and reason != "stop_string"):
+            self._send_delta(choice, rest)
+        self._send(finished_message(choice, reason, self._clock()))
+
+    def _note_token(self, choice: Choice, token: int, row: int) -> None:
+        choice.unsent_tokens.append(token)
+        num_top = choice.request.message.num_logprobs
+        if num_top >= 0:
+            logits = self._context.logits(row)
+            choice.unsent_logprobs.append(token_logprob(logits, token, num_top, self._vocab.piece))
+
+    def _finish_reason(self, choice: Choice) -> FinishReason | None:
+        max_tokens = choice.request.message.max_tokens
+        if choice.stop.found:
+            return "stop_string"
+        if 0 <= max_tokens <= choice.num_decoded:
+            return "limit"
+        if choice.num_tokens > self._context.num_context_tokens:
+            return "context_full"  # the token just sampled has no cell to go to
+        return None
+
+    def _send_delta(self, choice: Choice, text: str) -> None:
+        self._send(
+            Delta(
+                request_id=choice.request.request_id,
+                choice=choice.index,
+                text=text,
+                tokens=tuple(choice.unsent_tokens),
+                logprobs=tuple(choice.unsent_logprobs),
+            )
+        )
+        choice.unsent_tokens.clear()
+        choice.unsent_logprobs.clear()
+
+
+def finished_message(choice: Choice, reason: FinishReason, now_s: float) -> Finished:
+    """Return the last message of a choice."""
+    request = choice.request
+    prefill_end_s = request.prefill_ended_s or now_s
+    prefill_ms = 1000 * (prefill_end_s - request.prefill_started_s)
+    decode_ms = 1000 * (now_s - choice.decode_started_s) if choice.num_decoded else 0.0
+    return Finished(
+        request_id=request.request_id,
+        choice=choice.index,
+        reason=reason,
+        stop_string=choice.stop.found,
+        num_prompt_tokens=len(request.prompt),
+        timings=Timings(
+            cache_n=request.num_cached,
+            prompt_n=len(request.prompt) - request.num_cached,
+            prompt_ms=prefill_ms,
+            predicted_n=choice.num_decoded,
+            predicted_ms=decode_ms,
+        ),
+    )

@@ -1,0 +1,257 @@
+"""Build the samplers of a request, and pick tokens with them.
+
+What each sampler does is llama.cpp's business; here is which ones are used, in which order, with
+which values, and how a grammar goes together with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from milepost.errors import InvalidRequest
+from milepost.libllama import Candidates, Context, Grammar, Library, SamplerChain, Vocab
+from milepost.protocol.messages import TokenLogprob
+from milepost.protocol.sampling import RANDOM_SEED, SamplingParams
+
+NO_TOKEN = -1
+
+
+class Sampler:
+    """Picks the tokens of one choice."""
+
+    def __init__(
+        self, library: Library, context: Context, params: SamplingParams, seed: int
+    ) -> None:
+        """Raises InvalidRequest for an unknown sampler or a grammar that cannot be parsed."""
+        vocab = context.model.vocab
+        self._context = context
+        self._params = params
+        self._chain = build_chain(library, vocab, params, seed, context.num_context_tokens)
+        self._grammar: Grammar | None = None
+        self._candidates: Candidates | None = None
+        if params.grammar:
+            self._grammar = Grammar(library, vocab, params.grammar)
+            self._candidates = Candidates(library, vocab.num_tokens)
+
+    def prime(self, prompt: np.ndarray) -> None:
+        """Show the samplers that look back the end of the prompt, int32 of shape (n,)."""
+        for token in prompt[len(prompt) - num_looked_back(self._params, len(prompt)) :].tolist():
+            self._chain.accept(token)
+
+    def sample(self, row: int) -> int:
+        """Pick a token from a row of the last batch; NO_TOKEN when the grammar allows none."""
+        if self._grammar is None or self._candidates is None:
+            return self._chain.sample(self._context, row)
+        token = self._sample_constrained(row, self._grammar, self._candidates)
+        if token != NO_TOKEN:
+            self._grammar.accept(token)
+            self._chain.accept(token)
+        return token
+
+    def _sample_constrained(self, row: int, grammar: Grammar, candidates: Candidates) -> int:
+        """Sample freely first and ask the grammar about that token only: mostly it agrees.
+
+        Asking it about every token of the vocabulary costs a hundred times as much.
+        """
+        logits = self._context.logits(row)
+        candidates.fill(logits)
+        token = self._chain.apply(candidates)
+        if token != NO_TOKEN:
+            candidates.fill_one(token)
+            grammar.restrict(candidates)
+            if candidates.has_any:
+                return token
+        candidates.fill(logits)
+        grammar.restrict(candidates)
+        if not candidates.has_any:
+            return NO_TOKEN
+        return self._chain.apply(candidates)
+
+
+def num_looked_back(params: SamplingParams, num_prompt_tokens: int) -> int:
+    """Return how many of the last prompt tokens the samplers need to know."""
+    last_n = 0
+    if has_penalties(params):
+        last_n = max(last_n, look_back(params.repeat_last_n, num_prompt_tokens))
+    if params.dry_multiplier != 0:
+        last_n = max(last_n, look_back(params.dry_penalty_last_n, num_prompt_tokens))
+    return min(last_n, num_prompt_tokens)
+
+
+def look_back(last_n: int, whole: int) -> int:
+    """Return a number of tokens to look back on, where -1 stands for all of them."""
+    return whole if last_n < 0 else last_n
+
+
+def has_penalties(params: SamplingParams) -> bool:
+    """Return whether any of the repetition penalties changes anything."""
+    return params.repeat_last_n != 0 and (
+        params.repeat_penalty != 1 or params.frequency_penalty != 0 or params.presence_penalty != 0
+    )
+
+
+def build_chain(
+    library: Library, vocab: Vocab, params: SamplingParams, seed: int, num_context_tokens: int
+) -> SamplerChain:
+    """Return the samplers of a request in their order; those that change nothing are left out."""
+    chain = SamplerChain(library, vocab)
+    banned = [*vocab.suppressed_tokens, *(vocab.eog_tokens if params.ignore_eos else ())]
+    biases = [*params.logit_bias, *((token, -math.inf) for token in banned)]
+    if biases:
+        chain.add_logit_bias(biases)
+    if params.mirostat:
+        chain.add_temperature(params.temperature, 0.0, 1.0)
+        chain.add_mirostat(params.mirostat, seed, params.mirostat_tau, params.mirostat_eta)
+        return chain
+    greedy = is_greedy(params)
+    plan = ChainPlan(chain, params, seed, num_context_tokens)
+    for name in params.samplers:
+        if name not in SAMPLERS:
+            raise InvalidRequest(
+                f"sampler {name!r} is unknown; known are {', '.join(SAMPLERS)}", param="samplers"
+            )
+        if not greedy or name in ("penalties", "dry"):
+            SAMPLERS[name](plan)
+    if "adaptive_p" in params.samplers:
+        chain.add_adaptive_p(params.adaptive_target, params.adaptive_decay, seed)
+    elif greedy:
+        chain.add_greedy()
+    else:
+        chain.add_dist(seed)
+    return chain
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Return whether the most likely token always wins, so that truncation can be skipped.
+
+    Top-k, top-p, min-p and top-n-sigma always keep it; typical and XTC may not.
+    """
+    return (
+        params.temperature <= 0
+        and params.dynatemp_range == 0
+        and "temperature" in params.samplers
+        and "adaptive_p" not in params.samplers
+        and not ("typ_p" in params.samplers and params.typical_p < 1)
+        and not ("xtc" in params.samplers and params.xtc_probability > 0)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """What the functions below add to, and from which values."""
+
+    chain: SamplerChain
+    params: SamplingParams
+    seed: int
+    num_context_tokens: int
+
+
+def _add_penalties(plan: ChainPlan) -> None:
+    params = plan.params
+    if has_penalties(params):
+        plan.chain.add_penalties(
+            look_back(params.repeat_last_n, plan.num_context_tokens),
+            params.repeat_penalty,
+            params.frequency_penalty,
+            params.presence_penalty,
+        )
+
+
+def _add_dry(plan: ChainPlan) -> None:
+    params = plan.params
+    if params.dry_multiplier != 0 and params.dry_penalty_last_n != 0:
+        plan.chain.add_dry(
+            params.dry_multiplier,
+            params.dry_base,
+            params.dry_allowed_length,
+            look_back(params.dry_penalty_last_n, plan.num_context_tokens),
+            params.dry_sequence_breakers,
+        )
+
+
+def _add_top_n_sigma(plan: ChainPlan) -> None:
+    if plan.params.top_n_sigma > 0:
+        plan.chain.add_top_n_sigma(plan.params.top_n_sigma)
+
+
+def _add_top_k(plan: ChainPlan) -> None:
+    if plan.params.top_k > 0:
+        plan.chain.add_top_k(plan.params.top_k)
+
+
+def _add_typical(plan: ChainPlan) -> None:
+    if plan.params.typical_p < 1:
+        plan.chain.add_typical(plan.params.typical_p, plan.params.min_keep)
+
+
+def _add_top_p(plan: ChainPlan) -> None:
+    if plan.params.top_p < 1:
+        plan.chain.add_top_p(plan.params.top_p, plan.params.min_keep)
+
+
+def _add_min_p(plan: ChainPlan) -> None:
+    if plan.params.min_p > 0:
+        plan.chain.add_min_p(plan.params.min_p, plan.params.min_keep)
+
+
+def _add_xtc(plan: ChainPlan) -> None:
+    params = plan.params
+    if params.xtc_probability > 0:
+        plan.chain.add_xtc(params.xtc_probability, params.xtc_threshold, params.min_keep, plan.seed)
+
+
+def _add_temperature(plan: ChainPlan) -> None:
+    params = plan.params
+    plan.chain.add_temperature(params.temperature, params.dynatemp_range, params.dynatemp_exponent)
+
+
+def _add_nothing(plan: ChainPlan) -> None:
+    """Adaptive-p picks the token, so it goes to the end of the chain wherever it is named."""
+
+
+# Names as in llama-server's `samplers` field.
+SAMPLERS: dict[str, Callable[[ChainPlan], None]] = {
+    "penalties": _add_penalties,
+    "dry": _add_dry,
+    "top_n_sigma": _add_top_n_sigma,
+    "top_k": _add_top_k,
+    "typ_p": _add_typical,
+    "top_p": _add_top_p,
+    "min_p": _add_min_p,
+    "xtc": _add_xtc,
+    "temperature": _add_temperature,
+    "adaptive_p": _add_nothing,
+}
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """Return the seed of a choice: random stays random, others count up."""
+    if seed == RANDOM_SEED or choice == 0:
+        return seed
+    return (seed + choice) % RANDOM_SEED
+
+
+def token_logprob(
+    logits: np.ndarray, token: int, num_top: int, piece: Callable[[int], bytes]
+) -> TokenLogprob:
+    """Return the log probability of a token before any sampler, and of the most likely ones.
+
+    `logits` is float32 of shape (num_vocab,).
+    """
+    peak = float(logits.max())
+    log_sum = peak + math.log(float(np.exp(logits - peak).sum(dtype=np.float64)))
+    top: Sequence[int] = ()
+    if num_top > 0:
+        num_top = min(num_top, len(logits))
+        candidates = np.argpartition(logits, -num_top)[-num_top:]
+        top = candidates[np.argsort(-logits[candidates], kind="stable")].tolist()
+    return TokenLogprob(
+        token=token,
+        piece=piece(token),
+        logprob=float(logits[token]) - log_sum,
+        top=tuple((rival, piece(rival), float(logits[rival]) - log_sum) for rival in top),
+    )

@@ -1,0 +1,75 @@
+"""A request in the engine, and its choices: records that the loop works on.
+
+A choice is one continuation of a prompt. `tokens` is what its context should hold, sampled tokens
+included; what it does hold is in its slot. Whatever is missing there is computed next: a long
+stretch is a prefill, a single sampled token is a decode step. A choice that lost its cells is so
+continued like any other, by computing what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from milepost.engine.detokenizer import Detokenizer
+from milepost.engine.sampling import Sampler
+from milepost.engine.stop_strings import StopMatcher
+from milepost.protocol.messages import Generate, TokenLogprob
+
+ChoiceState = Literal["forking", "running", "paused", "finished"]
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One continuation of a prompt, bound to a slot while it is not finished."""
+
+    request: Request
+    index: int
+    slot_id: int
+    sampler: Sampler
+    detokenizer: Detokenizer
+    stop: StopMatcher
+    tokens: np.ndarray  # int32, grows by one per sampled token; only [:num_tokens] is used
+    num_tokens: int
+    state: ChoiceState
+    num_decoded: int = 0  # sampled tokens, an end-of-generation token included
+    decode_started_s: float = 0.0
+    unsent_tokens: list[int] = field(default_factory=list)
+    unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def append(self, token: int) -> None:
+        """Add a sampled token."""
+        if self.num_tokens == len(self.tokens):
+            self.tokens = np.concatenate([self.tokens, np.zeros(len(self.tokens) + 64, np.int32)])
+        self.tokens[self.num_tokens] = token
+        self.num_tokens += 1
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A `Generate` message on its way; `choices` is empty while it waits for slots."""
+
+    message: Generate
+    prompt: np.ndarray  # int32 of shape (num_prompt_tokens,)
+    received_s: float
+    choices: list[Choice] = field(default_factory=list)
+    num_cached: int = 0  # prompt tokens that were not computed again
+    prefill_started_s: float = 0.0
+    prefill_ended_s: float = 0.0
+
+    @property
+    def request_id(self) -> int:
+        """The front end's number for it."""
+        return self.message.request_id
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether the prompt is not computed yet."""
+        return self.prefill_ended_s == 0.0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of its choices ended."""
+        return bool(self.choices) and all(choice.state == "finished" for choice in self.choices)

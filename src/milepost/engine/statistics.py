@@ -1,0 +1,51 @@
+"""Counts and rates of a running engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from milepost.protocol.messages import Counters
+
+SMOOTHING = 0.3  # weight of the newest batch in a rate; arbitrary
+MIN_RATE_TOKENS = 32  # smaller prefills say little about the rate
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Totals since the start, and the measured prefill rate."""
+
+    num_requests: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_prefilled_tokens: int = 0
+    num_decoded_tokens: int = 0
+    num_decode_calls: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    prefill_tokens_per_s: float = field(default=0.0)  # 0 while unknown
+
+    def note_batch(self, num_prefill: int, num_decode: int, elapsed_s: float) -> None:
+        """Count one batch; its time goes to whichever kind of token it mostly held."""
+        self.num_decode_calls += 1
+        self.num_prefilled_tokens += num_prefill
+        if num_prefill > num_decode:
+            self.prefill_s += elapsed_s
+        else:
+            self.decode_s += elapsed_s
+        if num_prefill >= MIN_RATE_TOKENS and elapsed_s > 0:
+            rate = num_prefill / elapsed_s
+            old = self.prefill_tokens_per_s or rate
+            self.prefill_tokens_per_s = old + SMOOTHING * (rate - old)
+
+    def counters(self) -> Counters:
+        """Return the totals as they go over the wire."""
+        return Counters(
+            num_requests=self.num_requests,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_prefilled_tokens=self.num_prefilled_tokens,
+            num_decoded_tokens=self.num_decoded_tokens,
+            num_decode_calls=self.num_decode_calls,
+            prefill_s=self.prefill_s,
+            decode_s=self.decode_s,
+        )
