@@ -171,6 +171,7 @@ def test_a_private_repository_opens_with_a_token(client: Client) -> None:
     ("repo", "sentence"),
     [
         ("user/missing", "the hub has no repository user/missing"),
+        ("user/..", "user/.. cannot be the name of a repository"),
         ("user/gated", "the hub refuses access to user/gated: accept its terms"),
         ("user/text", "the repository user/text holds no GGUF model"),
         (

@@ -141,6 +141,18 @@ def _value_of_environment(entry: Entry, environment: Mapping[str, str]) -> dict[
     return {entry.field: _parse(entry, text, f"{name}={_shown(entry, text)}")}
 
 
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of variables that look like llama-server's settings, but are none of ours.
+
+    llama-server has more of them than milepost: setting one must not go unnoticed.
+    """
+    known = {entry.flag.env for entry in all_entries()}
+    known |= {negated_variable(name) for name in known}
+    return sorted(
+        name for name in environment if name.startswith("LLAMA_ARG_") and name not in known
+    )
+
+
 def negated_variable(name: str) -> str:
     """Return the variable whose mere presence switches a setting off."""
     return name.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")

@@ -100,12 +100,19 @@ def _is_model(path: str) -> bool:
 
 def _list_files(repo: str, source: ModelSource) -> _Listing:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
 
     if source.offline:
         return _list_cached(repo, "--offline was given")
     try:
         info = HfApi(token=source.hf_token or None).model_info(repo)
+    except HFValidationError as error:
+        raise HubFailed(f"{repo} cannot be the name of a repository: {error}") from None
     except GatedRepoError:
         raise HubFailed(_explain_gate(repo)) from None
     except RepositoryNotFoundError:
@@ -166,7 +173,8 @@ def _network_errors() -> tuple[type[Exception], ...]:
     # Release 1 of the hub library is built on httpx, release 2 on httpx2: both base their own
     # error on the client's, which is thus found without naming either.
     transport_error = HfHubHTTPError.__bases__[0]
-    return (OSError, transport_error)
+    # Its other transport, hf_xet, is native code and raises RuntimeError.
+    return (OSError, RuntimeError, transport_error)
 
 
 def _explain_gate(repo: str) -> str:

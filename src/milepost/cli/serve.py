@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from milepost.cli.collect import BadValue, collect_settings
+from milepost.cli.collect import BadValue, collect_settings, unknown_variables
 from milepost.cli.flags import FlagCommand
 from milepost.cli.model_file import check_model_file, model_name_of
 from milepost.config import ModelSource, ServerSettings, Settings
@@ -30,6 +30,8 @@ def serve(**given: Any) -> None:
         raise click.UsageError(str(error)) from None
 
     set_up_logging(settings.log)
+    for name in unknown_variables(os.environ):
+        logger.warning("%s has no effect: milepost does not have this setting", name)
     if not settings.chat.jinja:
         logger.warning("--no-jinja has no effect: chats are rendered with Jinja templates only")
     settings = resolve_settings(settings, source)

@@ -140,6 +140,12 @@ def _parse_seed(text: str, flag: Flag) -> int:
     return RANDOM_SEED if text == "-1" else _parse_int(text, flag)
 
 
+def _parse_host(text: str, flag: Flag) -> str:
+    if not text or "," in text or text.endswith(".sock"):
+        raise ValueError("must be one address; several, or a socket file, are not possible yet")
+    return text
+
+
 def _parse_mebibytes(text: str, flag: Flag) -> int:
     return _parse_int(text, flag) << 20
 
@@ -227,6 +233,7 @@ _PARSERS: dict[str, Callable[[str, Flag], Any]] = {
     "breakers": _parse_breakers,
     "csv": _parse_csv,
     "gpu_layers": _parse_gpu_layers,
+    "host": _parse_host,
     "json_object": _parse_json_object,
     "logit_bias": _parse_logit_bias,
     "mebibytes": _parse_mebibytes,

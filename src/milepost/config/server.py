@@ -17,6 +17,8 @@ class ServerSettings:
             names="--host",
             env="LLAMA_ARG_HOST",
             group="Server",
+            kind="host",
+            metavar="ADDRESS",
             help="Address to listen on.",
         ),
     )

@@ -7,7 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from milepost.cli.collect import BadValue, all_entries, collect_settings
+from milepost.cli.collect import (
+    BadValue,
+    all_entries,
+    collect_settings,
+    unknown_variables,
+)
 from milepost.config import EngineSettings, Settings
 from milepost.config.sampling import SAMPLER_LETTERS
 from milepost.protocol.sampling import DEFAULT_SAMPLERS, SamplingParams
@@ -82,6 +87,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ({"top_p": "nan"}, "--top-p nan must be a finite number from 0 to 1"),
         ({"repeat_penalty": "0"}, "--repeat-penalty 0 must be a number above 0"),
         ({"parallel": "0"}, "--parallel 0 must be a whole number from 1 to 256, or -1 for 4"),
+        ({"host": "::1,0.0.0.0"}, "--host ::1,0.0.0.0 must be one address"),
         ({"split_mode": "half"}, "--split-mode half must be one of none, layer, row, tensor"),
         ({"flash_attn": "maybe"}, "--flash-attn maybe must be one of on, off, auto"),
         (
@@ -113,6 +119,12 @@ def test_a_bad_value_is_named_with_its_flag_and_bounds(
 def test_a_bad_variable_is_named() -> None:
     with pytest.raises(BadValue, match="LLAMA_ARG_PORT=x must be a whole number from 0 to 65535"):
         collect({"LLAMA_ARG_PORT": "x"})
+
+
+def test_variables_that_only_llama_server_knows_are_found() -> None:
+    environment = {"LLAMA_ARG_MMPROJ": "x", "LLAMA_ARG_PORT": "1", "LLAMA_ARG_NO_JINJA": ""}
+
+    assert unknown_variables(environment) == ["LLAMA_ARG_MMPROJ"]
 
 
 def test_words_for_numbers() -> None:
