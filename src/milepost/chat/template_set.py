@@ -62,7 +62,8 @@ def load_templates(
     """Load the templates that flags ask for, or else the model's own, or else ChatML.
 
     `embedded` are the templates in the model file by name, the unnamed one under "".
-    `chat_template` is the name of a built-in family or the text of a template.
+    `chat_template` is the text of a template, or the name of one of the model's or of a built-in
+    family.
 
     Raises ConfigurationError if a template is unknown, unreadable or faulty.
     """
@@ -75,7 +76,7 @@ def load_templates(
         source = _read_template(chat_template_file)
         return TemplateSet(ChatTemplate(source, name=chat_template_file, texts=texts))
     if chat_template:
-        return TemplateSet(_template_of_flag(chat_template, texts))
+        return TemplateSet(_template_of_flag(chat_template, embedded, texts))
     return _load_embedded(embedded, texts)
 
 
@@ -105,15 +106,18 @@ def _load_tool_use(source: str, texts: SpecialTexts) -> ChatTemplate | None:
         return None
 
 
-def _template_of_flag(text: str, texts: SpecialTexts) -> ChatTemplate:
+def _template_of_flag(text: str, embedded: Mapping[str, str], texts: SpecialTexts) -> ChatTemplate:
     if re.search(r"\{[{%#]", text):
         return ChatTemplate(text, name="--chat-template", texts=texts)
-    if text not in BUILTIN_TEMPLATES:
-        raise ConfigurationError(
-            f"--chat-template {text!r} is neither a Jinja template nor one of the built-in "
-            f"ones: {', '.join(sorted(BUILTIN_TEMPLATES))}"
-        )
-    return ChatTemplate(BUILTIN_TEMPLATES[text], name=text, texts=texts)
+    if text in embedded:
+        return ChatTemplate(embedded[text], name=f"the model ({text})", texts=texts)
+    if text in BUILTIN_TEMPLATES:
+        return ChatTemplate(BUILTIN_TEMPLATES[text], name=text, texts=texts)
+    names = sorted({*BUILTIN_TEMPLATES, *embedded} - {""})
+    raise ConfigurationError(
+        f"--chat-template {text!r} is neither a Jinja template nor the name of one; "
+        f"the names are {', '.join(names)}"
+    )
 
 
 def _read_template(path: str) -> str:
