@@ -35,7 +35,7 @@ class ChatSettings:
             metavar="NAME|TEXT",
             group="Chat",
             shown_default="from the model",
-            help="Name of one of the model's templates, or a template itself.",
+            help="Name of a template of the model or of a built-in one, or a template itself.",
         ),
     )
     chat_template_file: str = setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -22,3 +23,10 @@ def _restored_logging() -> Iterator[None]:
         root.addHandler(handler)
     root.setLevel(level)
     logging.captureWarnings(False)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("LLAMA_", "MILEPOST_", "HF_")):  # the developer's own settings
+            monkeypatch.delenv(name)
