@@ -38,7 +38,7 @@ def main() -> None:
     case = ServedCase(arguments.model, CTX_SIZE, PARALLEL, arguments.threads)
     read_page_cache(arguments.model)
     settings = {"tokens": arguments.tokens, **describe_case(case)}
-    run = Run("cold_prefill", arguments.model, settings, not arguments.no_save)
+    run = Run("cold_prefill", arguments.model, settings, arguments.results)
     finish(run, measure_prefills(case, arguments.tokens, arguments.repeats))
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     for num_streams in NUM_STREAMS:
         rows += measure_servers(case, num_streams, arguments.tokens, arguments.repeats)
     settings = {"tokens": arguments.tokens, **describe_case(case)}
-    finish(Run("decode_rate", arguments.model, settings, not arguments.no_save), rows)
+    finish(Run("decode_rate", arguments.model, settings, arguments.results), rows)
 
 
 def measure_servers(

@@ -82,7 +82,7 @@ def main() -> None:
         ]
         rows += make_rows(name, times)
     settings = {"tokens": arguments.tokens, "ctx_size": CTX_SIZE, "threads": arguments.threads}
-    finish(Run("python_overhead", arguments.model, settings, not arguments.no_save), rows)
+    finish(Run("python_overhead", arguments.model, settings, arguments.results), rows)
 
 
 def make_rows(name: str, times: list[StepTimes]) -> list[Row]:

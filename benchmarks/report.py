@@ -72,7 +72,7 @@ class Run:
     benchmark: str
     model: Path
     settings: Mapping[str, Any]
-    saves: bool
+    results: Path | None  # folder to keep the JSON in, if it is to be kept
 
 
 def make_parser(description: str, *, repeats: int) -> argparse.ArgumentParser:
@@ -81,7 +81,14 @@ def make_parser(description: str, *, repeats: int) -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="GGUF file (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--repeats", type=int, default=repeats, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
-    parser.add_argument("--no-save", action="store_true", help="print the table, keep no JSON")
+    parser.set_defaults(results=RESULTS)
+    parser.add_argument(
+        "--no-save",
+        dest="results",
+        action="store_const",
+        const=None,
+        help="print the table, keep no JSON",
+    )
     return parser
 
 
@@ -101,11 +108,34 @@ def divide_rows(name: str, above: Row, below: Row, target: Target) -> Row:
 
 
 def finish(run: Run, rows: Sequence[Row]) -> None:
-    """Print the table of a run, and write it to benchmarks/results unless that is not wanted."""
+    """Print the table of a run, and write its JSON where that is wanted."""
     console = Console(width=TABLE_CHARS)
     console.print(_make_table(run, rows))
-    if run.saves:
-        console.print(f"kept in {_save(run, rows).relative_to(RESULTS.parent.parent)}")
+    if run.results is not None:
+        console.print(f"kept as {save(run, rows, run.results).name}")
+
+
+def save(run: Run, rows: Sequence[Row], folder: Path) -> Path:
+    """Write the JSON of a run into a folder; return its path."""
+    now = datetime.datetime.now(datetime.UTC)
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    result = {
+        "format": FORMAT_VERSION,
+        "benchmark": run.benchmark,
+        "taken": now.isoformat(timespec="seconds"),
+        "commit": commit,
+        "has_uncommitted_changes": bool(
+            _git("status", "--porcelain", "--", "src", "benchmarks/*.py")
+        ),
+        "machine": describe_machine(),
+        "versions": _list_versions(),
+        "model": {"name": run.model.name, "size_bytes": run.model.stat().st_size},
+        "settings": dict(run.settings),
+        "rows": [_encode_row(row) for row in rows],
+    }
+    path = folder / f"{run.benchmark}-{now:%Y%m%d-%H%M}-{commit}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return path
 
 
 def read_page_cache(path: Path) -> None:
@@ -125,29 +155,6 @@ def _make_table(run: Run, rows: Sequence[Row]) -> Table:
         numbers = (f"{number:.4g}" for number in (row.median, min(row.values), max(row.values)))
         table.add_row(row.name, row.unit, *numbers, target, row.verdict)
     return table
-
-
-def _save(run: Run, rows: Sequence[Row]) -> Path:
-    now = datetime.datetime.now(datetime.UTC)
-    commit = _git("rev-parse", "--short=12", "HEAD")
-    result = {
-        "format": FORMAT_VERSION,
-        "benchmark": run.benchmark,
-        "taken": now.isoformat(timespec="seconds"),
-        "commit": commit,
-        "has_uncommitted_changes": bool(
-            _git("status", "--porcelain", "--", "src", "benchmarks/*.py")
-        ),
-        "machine": describe_machine(),
-        "versions": _list_versions(),
-        "model": {"name": run.model.name, "size_bytes": run.model.stat().st_size},
-        "settings": dict(run.settings),
-        "rows": [_encode_row(row) for row in rows],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{run.benchmark}-{now:%Y%m%d-%H%M}-{commit}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return path
 
 
 def _encode_row(row: Row) -> dict[str, Any]:

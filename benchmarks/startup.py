@@ -42,7 +42,7 @@ def main() -> None:
         Row("front end after start", "MB", idle_sizes, Target("at most", MAX_RESIDENT_MB)),
         Row("front end after a chat", "MB", used_sizes, Target("at most", MAX_RESIDENT_MB)),
     ]
-    run = Run("startup", arguments.model, describe_case(case), not arguments.no_save)
+    run = Run("startup", arguments.model, describe_case(case), arguments.results)
     finish(run, rows)
 
 
