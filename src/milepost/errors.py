@@ -7,7 +7,9 @@ MilepostError
 │   └── NotSupported          501  the request is valid but asks for something not built yet
 ├── AuthenticationFailed      401  missing or wrong API key
 ├── NotFound                  404  no such model, route or object
+│   └── MethodNotAllowed      405  the route exists, but not with this method
 ├── BodyTooLarge              413  the request body is over the limit
+├── ClientLeft                499  the client went away; nobody reads the answer
 ├── Unavailable               503  try again: loading, restarting, or the queue is full
 │   └── EngineDied            503  the engine process ended while it worked on the request
 ├── ConfigurationError        500  a flag, file or environment that cannot work; ends the program
@@ -82,11 +84,25 @@ class NotFound(MilepostError):
     kind = "not_found_error"
 
 
+class MethodNotAllowed(NotFound):
+    """The route exists, but not with this method."""
+
+    http_status = 405
+    kind = "invalid_request_error"
+
+
 class BodyTooLarge(MilepostError):
     """The request body is over the limit."""
 
     http_status = 413
     kind = "invalid_request_error"
+
+
+class ClientLeft(MilepostError):
+    """The client closed the connection before it had its answer; nobody reads this."""
+
+    http_status = 499  # nginx's number for it
+    kind = "client_closed_request"
 
 
 class Unavailable(MilepostError):
