@@ -1,0 +1,135 @@
+"""The use case that all dialects share: prompts and parameters in, events of choices out.
+
+Checks what can be checked before the engine works, opens one generation for each prompt, and
+yields their events under the index that a choice has in the answer: prompt by prompt, each with
+`num_choices` choices. Dialects turn events into their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from milepost.api.request_log import RequestRecord
+from milepost.api.services import Services
+from milepost.api.shapes import ChoiceResult
+from milepost.errors import ContextExceeded, InvalidRequest
+from milepost.protocol.messages import Delta, Finished, PromptProgress
+from milepost.protocol.sampling import SamplingParams
+from milepost.workers.client import EngineClient, GenerateSpec, Generation
+
+Event = Delta | Finished | PromptProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionParams:
+    """What is asked for, besides the prompt; the same for every prompt of a request."""
+
+    sampling: SamplingParams
+    max_tokens: int  # per choice; -1: until the context is full; 0: prefill only
+    stop: tuple[str, ...]
+    num_choices: int
+    num_logprobs: int  # alternatives per token; 0: only the sampled one; -1: none
+    cache_prompt: bool
+    wants_progress: bool
+    special: bool  # control tokens are spelled out in the text
+
+
+class Completion:
+    """A request at work; entering sends it to the engine, leaving stops what still runs."""
+
+    def __init__(
+        self, engine: EngineClient, specs: Sequence[GenerateSpec], record: RequestRecord
+    ) -> None:
+        assert specs, "a request has at least one prompt"
+        self._engine = engine
+        self._specs = specs
+        self._record = record
+        self._stack = AsyncExitStack()
+        self._generations: list[Generation] = []
+        self._ends: dict[int, Finished] = {}
+        self.num_choices = specs[0].num_choices  # of each prompt
+        self.num_results = len(specs) * self.num_choices  # of all prompts
+
+    async def __aenter__(self) -> Completion:
+        async with AsyncExitStack() as stack:
+            for spec in self._specs:
+                generation = await stack.enter_async_context(self._engine.generate(spec))
+                self._generations.append(generation)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def ends(self) -> list[Finished]:
+        """How the choices ended that have, by index."""
+        return [self._ends[index] for index in sorted(self._ends)]
+
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """Yield (index of the choice, event); progress comes under a prompt's first choice.
+
+        The prompts run side by side in the engine, but are read one after the other: no client
+        can tell the difference but by the order of the events.
+        """
+        for number, generation in enumerate(self._generations):
+            first = number * self.num_choices
+            async for event in generation:
+                if isinstance(event, PromptProgress):
+                    yield first, event
+                    continue
+                index = first + event.choice
+                if isinstance(event, Finished):
+                    self._note_end(index, event)
+                yield index, event
+
+    async def gather(self) -> list[ChoiceResult]:
+        """Do all of it and return each choice in one piece."""
+        results = [ChoiceResult() for _ in range(self.num_results)]
+        async with self:
+            async for index, event in self.events():
+                results[index].add(event)
+        return results
+
+    def _note_end(self, index: int, end: Finished) -> None:
+        self._ends[index] = end
+        self._record.num_decoded_tokens += end.timings.predicted_n
+        if index % self.num_choices == 0:
+            self._record.num_cached_tokens += end.timings.cache_n
+
+
+def plan_completion(
+    services: Services,
+    prompts: Sequence[Sequence[int]],
+    params: CompletionParams,
+    record: RequestRecord,
+) -> Completion:
+    """Return a completion that is ready to start.
+
+    Raises InvalidRequest for an empty prompt, ContextExceeded for one that is too long, and
+    Unavailable while there is no model.
+    """
+    num_context_tokens = services.model.num_context_tokens
+    for prompt in prompts:
+        if not prompt:
+            raise InvalidRequest("the prompt has no tokens", param="prompt")
+        if len(prompt) >= num_context_tokens:
+            raise ContextExceeded(len(prompt), num_context_tokens)
+    record.num_prompt_tokens = sum(len(prompt) for prompt in prompts)
+    specs = [
+        GenerateSpec(
+            tokens=prompt,
+            sampling=params.sampling,
+            max_tokens=params.max_tokens,
+            stop=params.stop,
+            num_choices=params.num_choices,
+            num_logprobs=params.num_logprobs,
+            cache_prompt=params.cache_prompt,
+            wants_progress=params.wants_progress,
+            special=params.special,
+        )
+        for prompt in prompts
+    ]
+    return Completion(services.engine, specs, record)

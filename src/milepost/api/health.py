@@ -1,0 +1,49 @@
+"""`/health`, `/` and `/metrics`: is it up, what is it, and how is it doing."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import PlainTextResponse, Response
+
+from milepost import __version__
+from milepost.api.http_body import JsonResponse
+from milepost.api.services import Services
+from milepost.errors import NotSupported
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/health` once the model is loaded; before, the gate refuses the request."""
+
+    status: str = "ok"
+
+
+def build_health_router(services: Services) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter()
+
+    @router.get("/health")
+    @router.get("/v1/health")
+    async def health() -> Response:
+        return JsonResponse(Health())
+
+    @router.get("/")
+    async def root() -> Response:
+        return PlainTextResponse(
+            f"milepost {__version__} serves {services.model_name}.\n"
+            "Point an OpenAI client at /v1, for example /v1/chat/completions.\n"
+        )
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        if not services.settings.server.metrics:
+            raise NotSupported(
+                "This server does not support metrics endpoint. Start it with `--metrics`"
+            )  # llama-server's words: clients look for them
+        # Takes 0.1 s to import, which a server without metrics need not spend.
+        from milepost.metrics.prometheus import CONTENT_TYPE, render_metrics
+
+        status = await services.engine.get_status()
+        return Response(render_metrics(status), media_type=CONTENT_TYPE)
+
+    return router

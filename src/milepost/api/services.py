@@ -1,0 +1,60 @@
+"""What the HTTP layer works with; made once by `milepost.assemble`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from milepost.api.preparation import Preparation
+from milepost.chat.template_set import TemplateSet
+from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.vocab import Vocab
+from milepost.config import Settings
+from milepost.errors import InvalidRequest, NotFound, Unavailable
+from milepost.protocol.messages import ModelInfo
+from milepost.workers.client import EngineClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The parts of the front end that endpoints use."""
+
+    engine: EngineClient
+    vocab: Vocab
+    templates: TemplateSet
+    tokenizer: PromptTokenizer
+    settings: Settings
+    model_name: str
+    created: int  # Unix time at which the model was set up, for `/v1/models`
+    preparation: Preparation = field(default_factory=Preparation)
+
+    @property
+    def model(self) -> ModelInfo:
+        """What is known about the loaded model; raises Unavailable before it is loaded."""
+        if self.engine.model is None:
+            raise Unavailable(LOADING)
+        return self.engine.model
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names that requests may use, the served one first."""
+        path = Path(self.settings.engine.model_path)
+        names = (self.model_name, *self.settings.server.alias, path.name, path.stem)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    def check_model_name(self, name: object) -> None:
+        """Raise NotFound unless the model of a request is the one that is served.
+
+        A request without a name, or with an empty one, means whatever is served.
+        """
+        if name is None or name == "":
+            return
+        if not isinstance(name, str):
+            raise InvalidRequest("'model' must be a string", param="model")
+        if name not in self.model_names:
+            raise NotFound(
+                f"there is no model {name!r} here; served is {', '.join(self.model_names)}"
+            )
+
+
+LOADING = "Loading model"  # llama-server's very words: clients look for them

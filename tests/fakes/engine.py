@@ -1,0 +1,122 @@
+"""An engine without a process: it answers every request with the events it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from milepost.workers.client import GenerateSpec
+
+from milepost.protocol.messages import (
+    Counters,
+    Delta,
+    Finished,
+    ModelInfo,
+    PromptProgress,
+    SlotStatus,
+    Status,
+    Timings,
+)
+
+Step = Delta | Finished | PromptProgress | Exception | asyncio.Event  # an event is waited for
+
+MODEL = ModelInfo(
+    description="fake 1M F16",
+    size_bytes=2_000_000,
+    num_params=1_000_000,
+    num_vocab=263,
+    num_embd=64,
+    num_layers=4,
+    num_context_train_tokens=2048,
+    num_context_tokens=512,
+    num_parallel=2,
+    num_batch_tokens=256,
+    num_ubatch_tokens=64,
+    memory_kind="full",
+    num_window_tokens=0,
+    device="CPU",
+    load_s=0.1,
+)
+
+
+def delta(text: str, choice: int = 0, **extra: object) -> Delta:
+    """Return a delta with one token per character."""
+    tokens = tuple(text.encode())
+    return Delta(request_id=1, choice=choice, text=text, tokens=tokens, **extra)  # type: ignore[arg-type]
+
+
+def finished(reason: str = "eos", choice: int = 0, num_decoded: int = 3) -> Finished:
+    """Return the end of a choice whose prompt of 10 tokens was cached by 4."""
+    timings = Timings(
+        cache_n=4, prompt_n=6, prompt_ms=12.0, predicted_n=num_decoded, predicted_ms=30.0
+    )
+    return Finished(
+        request_id=1,
+        choice=choice,
+        reason=reason,  # type: ignore[arg-type]
+        num_prompt_tokens=10,
+        timings=timings,
+    )
+
+
+@dataclass
+class FakeGeneration:
+    """One request; `was_left` tells whether the block around it has ended."""
+
+    steps: Sequence[Step]
+    was_left: bool = False
+
+    async def __aenter__(self) -> FakeGeneration:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.was_left = True
+
+    async def __aiter__(self) -> AsyncIterator[Delta | Finished | PromptProgress]:
+        for step in self.steps:
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                yield step
+
+
+@dataclass
+class FakeEngine:
+    """Implements what the API uses of `milepost.workers.client.EngineClient`."""
+
+    steps: Sequence[Step] = field(default_factory=lambda: (delta("abc"), finished()))
+    state: str = "ready"
+    failure: str = ""
+    model: ModelInfo | None = MODEL
+    specs: list[GenerateSpec] = field(default_factory=list)
+    generations: list[FakeGeneration] = field(default_factory=list)
+
+    def generate(self, spec: GenerateSpec) -> FakeGeneration:
+        """Note the request and return its events."""
+        self.specs.append(spec)
+        self.generations.append(FakeGeneration(self.steps))
+        return self.generations[-1]
+
+    async def get_status(self) -> Status:
+        """Return an idle and a working slot."""
+        idle = SlotStatus(
+            slot_id=0,
+            state="idle",
+            request_id=-1,
+            num_tokens=20,
+            num_prompt_tokens=0,
+            num_decoded=0,
+        )
+        working = SlotStatus(
+            slot_id=1,
+            state="decode",
+            request_id=7,
+            num_tokens=15,
+            num_prompt_tokens=10,
+            num_decoded=5,
+        )
+        counters = Counters(num_requests=3, num_prefilled_tokens=60, num_decoded_tokens=40)
+        return Status(status_id=1, slots=(idle, working), num_waiting=2, counters=counters)

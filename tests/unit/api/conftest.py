@@ -1,0 +1,82 @@
+"""An app over a fake engine, and a client that talks to it without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+import pytest
+from tests.fakes.engine import FakeEngine, Step
+from tests.fakes.vocab import FakeVocab
+from tests.models import DEFAULT_TEMPLATE
+
+from milepost.api.app import create_app
+from milepost.api.services import Services
+from milepost.chat.template_set import load_templates
+from milepost.chat.tokenizer import PromptTokenizer
+from milepost.config import Settings
+
+
+@dataclass
+class Api:
+    """The app with the engine under it; both may be changed until the first request."""
+
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    settings: Settings = field(default_factory=Settings)
+
+    def services(self) -> Services:
+        """Return what the app works with."""
+        vocab = FakeVocab()
+        return Services(
+            engine=cast(Any, self.engine),
+            vocab=vocab,
+            templates=load_templates({"": DEFAULT_TEMPLATE}, vocab),
+            tokenizer=PromptTokenizer(vocab),
+            settings=self.settings,
+            model_name="tiny",
+            created=1_700_000_000,
+        )
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send one request and return the whole answer."""
+
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(create_app(self.services()))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        """Send a GET."""
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **fields: Any) -> httpx.Response:
+        """Send a POST with a JSON object."""
+        return self.request("POST", path, json=fields)
+
+    def chat(self, *steps: Step, **fields: Any) -> httpx.Response:
+        """Ask for a chat completion; `steps`, if any, are what the engine answers."""
+        self._set_steps(steps)
+        messages = [{"role": "user", "content": "hi"}]
+        return self.post("/v1/chat/completions", **{"messages": messages, **fields})
+
+    def complete(
+        self, *steps: Step, path: str = "/v1/completions", **fields: Any
+    ) -> httpx.Response:
+        """Ask for a text completion."""
+        self._set_steps(steps)
+        return self.post(path, **{"prompt": "hi", **fields})
+
+    def _set_steps(self, steps: Sequence[Step]) -> None:
+        if steps:
+            self.engine.steps = steps
+
+
+@pytest.fixture
+def api() -> Api:
+    """An app over a fake engine."""
+    return Api()
