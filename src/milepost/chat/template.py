@@ -17,7 +17,12 @@ import jinja2
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, unmark
 from milepost.chat.conversation import Conversation, Message
 from milepost.chat.template_environment import RaisedByTemplate, TemplateEnvironment
-from milepost.chat.template_messages import ArgumentForm, TemplateTraits, adapt_messages
+from milepost.chat.template_messages import (
+    ArgumentForm,
+    TemplateTraits,
+    adapt_messages,
+    wrap_arguments,
+)
 from milepost.chat.template_probe import probe_traits
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
@@ -86,7 +91,8 @@ class ChatTemplate:
         variables = self._variables(conversation, kwargs or {})
         variables["add_generation_prompt"] = add_generation_prompt
         marked, mark = self._texts.controls.mark(conversation)
-        variables["tools"] = marked.tools
+        no_tools: list[Any] | None = [] if self._traits.takes_empty_tools else None
+        variables["tools"] = marked.tools or no_tools
         if marked.documents is not None or "documents" not in variables:
             variables["documents"] = marked.documents
         return unmark(_without_surrogates(self._render_messages(marked, variables)), mark)
@@ -107,6 +113,18 @@ class ChatTemplate:
         }
 
     def _render_messages(self, conversation: Conversation, variables: dict[str, Any]) -> str:
+        try:
+            return self._render_learning(conversation, variables)
+        except TemplateFailed as error:
+            wrapped = wrap_arguments(conversation)
+            if wrapped is None:
+                raise
+            try:
+                return self._render_learning(wrapped, variables)
+            except TemplateFailed:
+                raise error from None
+
+    def _render_learning(self, conversation: Conversation, variables: dict[str, Any]) -> str:
         if self._arguments is not None or not conversation.argument_texts:
             return self._render_as(self._arguments or "object", conversation, variables)
         # Probing did not get through to this template's tool calls: learn it from a real one.
@@ -127,9 +145,11 @@ class ChatTemplate:
     ) -> str:
         return self._run(adapt_messages(conversation, self._traits, arguments), variables)
 
-    def _try_render(self, messages: list[Message], tools: list[dict[str, Any]]) -> str | None:
+    def _try_render(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None
+    ) -> str | None:
         variables = self._variables(Conversation([]), {})
-        variables |= {"tools": tools or None, "documents": None, "add_generation_prompt": True}
+        variables |= {"tools": tools, "documents": None, "add_generation_prompt": True}
         try:
             return self._run(messages, variables)
         except TemplateFailed:

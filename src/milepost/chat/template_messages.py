@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from milepost.chat.conversation import Conversation, Message
@@ -24,6 +24,7 @@ class TemplateTraits:
 
     arguments: ArgumentForm | None = "object"  # None: not known, to be tried
     takes_parts: bool = False  # content as a list of typed parts, not as a string
+    takes_empty_tools: bool = False  # no tools are an empty list, not none
     takes_short_ids: bool = False  # ids of tool calls are 9 letters and digits
     knows_developer: bool = False  # has a role `developer` besides `system`
     takes_thinking: bool = False  # reasoning under the key `thinking`
@@ -53,6 +54,32 @@ def adapt_messages(
         if traits.takes_parts and "content" in message:
             message["content"] = [{"type": "text", "text": message["content"]}]
     return adapted
+
+
+def wrap_arguments(conversation: Conversation) -> Conversation | None:
+    """Return the conversation with all arguments of tool calls as objects, None if they are.
+
+    Many templates go through the items of an object. What a model wrote instead, say JSON that
+    breaks off, is given to them as the one argument `arguments`.
+    """
+    wrapped: dict[int, Message] = {}
+    for i, message in enumerate(conversation.messages):
+        calls = message.get("tool_calls", ())
+        if all(isinstance(call["function"]["arguments"], dict) for call in calls):
+            continue
+        wrapped[i] = {**message, "tool_calls": [_wrap_call(call) for call in calls]}
+    if not wrapped:
+        return None
+    messages = [wrapped.get(i, message) for i, message in enumerate(conversation.messages)]
+    return replace(conversation, messages=messages)
+
+
+def _wrap_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    if isinstance(function["arguments"], dict):
+        return call
+    arguments = {"arguments": function["arguments"]}
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _with_text_arguments(conversation: Conversation, index: int) -> list[dict[str, Any]]:

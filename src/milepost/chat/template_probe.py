@@ -13,7 +13,7 @@ from milepost.chat.conversation import Message
 from milepost.chat.template_messages import ArgumentForm, TemplateTraits
 
 # Renders messages and tools, None when the template refuses them.
-TryRender = Callable[[list[Message], list[dict[str, Any]]], str | None]
+TryRender = Callable[[list[Message], list[dict[str, Any]] | None], str | None]
 
 MARKER = "milepost-probe"
 LONG_ID = "call_milepost_probe_1"
@@ -39,11 +39,12 @@ TOOLS: list[dict[str, Any]] = [
 
 def probe_traits(source: str, try_render: TryRender) -> TemplateTraits:
     """Return the traits of a template with this source."""
-    takes_parts = _takes_parts(try_render)
+    takes_parts, takes_empty_tools = _probe_plain_message(try_render)
     takes_short_ids, arguments = _probe_tool_calls(try_render, takes_parts)
     return TemplateTraits(
         arguments=arguments,
         takes_parts=takes_parts,
+        takes_empty_tools=takes_empty_tools,
         takes_short_ids=takes_short_ids,
         knows_developer=re.search(r"""['"]developer['"]""", source) is not None,
         takes_thinking="reasoning_content" not in source
@@ -51,12 +52,15 @@ def probe_traits(source: str, try_render: TryRender) -> TemplateTraits:
     )
 
 
-def _takes_parts(try_render: TryRender) -> bool:
-    as_text = try_render([{"role": "user", "content": MARKER}], [])
-    if as_text is not None and MARKER in as_text:
-        return False
-    as_parts = try_render([{"role": "user", "content": _content(MARKER, True)}], [])
-    return as_parts is not None and MARKER in as_parts
+def _probe_plain_message(try_render: TryRender) -> tuple[bool, bool]:
+    """Return whether content has to be a list of parts, and `tools` a list even if empty."""
+    for takes_empty_tools in (False, True):
+        for takes_parts in (False, True):
+            messages = [{"role": "user", "content": _content(MARKER, takes_parts)}]
+            rendered = try_render(messages, [] if takes_empty_tools else None)
+            if rendered is not None and MARKER in rendered:
+                return takes_parts, takes_empty_tools
+    return False, False
 
 
 def _probe_tool_calls(try_render: TryRender, takes_parts: bool) -> tuple[bool, ArgumentForm | None]:

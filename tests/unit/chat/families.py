@@ -140,3 +140,15 @@ THINKING_KEY = """\
     {%- endif -%}
 {%- endfor -%}
 {%- if messages[0].role == 'nobody' %}{{ 'developer' }}{% endif -%}"""
+
+TOOLS_ALWAYS = """\
+{%- for tool in tools %}{{ tool.function.name }} {% endfor -%}
+{%- for message in messages %}{{ message.content }}{% endfor -%}"""
+
+ITEMS_OF_ARGUMENTS = """\
+{%- for message in messages -%}
+    {{ message.content }}
+    {%- for call in message.tool_calls -%}
+        {%- for key, value in call.function.arguments | items %}<{{ key }}={{ value }}>{% endfor -%}
+    {%- endfor -%}
+{%- endfor -%}"""

@@ -20,8 +20,8 @@ from milepost.errors import TemplateFailed
 SHARED = Path(__file__).parents[4] / "shared"
 TEMPLATES = sorted((SHARED / "templates").glob("*.jinja"))
 
-# Template -> what it says to the conversations that it refuses. All of these are about which
-# messages may follow which, or about there being no tools for a template that is for tools.
+# Template -> what it says to the conversations that it refuses: all about which messages may be
+# where, and how many calls in one.
 ALTERNATING = "conversation roles must alternate user/assistant"
 SINGLE_CALLS = "only supports single tool-calls at once"
 REFUSALS = {
@@ -30,7 +30,6 @@ REFUSALS = {
     "meta-llama-Llama-3.3-70B-Instruct": SINGLE_CALLS,
     "Mistral-Small-3.2-24B-Instruct-2506": ALTERNATING,
     "mistralai-Mistral-Nemo-Instruct-2407": ALTERNATING,
-    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": "'NoneType' object is not iterable",
 }
 NEVER_RENDERS = {"google-gemma-2-2b-it"}  # every recording begins with a system message
 

@@ -222,6 +222,13 @@ def test_the_form_of_arguments_is_learned_when_probing_cannot_tell() -> None:
         template.render(talk(USER, calling('{"a":1}')))
 
 
+def test_a_call_that_is_no_json_does_not_end_the_conversation() -> None:
+    broken = talk(USER, calling('{"path": "a'), result("bad JSON"), calling('{"path": "b"}'))
+    rendered = make(families.ITEMS_OF_ARGUMENTS).render(broken)
+    assert rendered == 'hi<arguments={"path": "a>bad JSON<path=b>'
+    assert '"arguments": "{\\"path\\": \\"a"}' in make(families.CHATML_TOOLS).render(broken)
+
+
 def test_ids_are_shortened_where_the_template_insists() -> None:
     template = make(families.INST_ALTERNATING, bos="<s>", eos="</s>")
     rendered = template.render(
@@ -241,6 +248,12 @@ def test_typed_parts_are_given_to_a_template_that_only_knows_them() -> None:
     template = make(families.TYPED_PARTS)
     assert template.traits.takes_parts
     assert template.render(talk(SYSTEM, USER)) == "<system>Be brief.<user>hi"
+
+
+def test_a_template_for_tools_gets_an_empty_list_when_there_are_none() -> None:
+    template = make(families.TOOLS_ALWAYS)
+    assert template.render(talk(USER)) == "hi"
+    assert template.render(talk(USER, tools=TOOLS)) == "read hi"
 
 
 def test_developer_is_system_unless_the_template_knows_it() -> None:
