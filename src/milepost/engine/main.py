@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from milepost.config import EngineSettings
+from milepost.config import EngineSettings, LogSettings
 from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.loop import Loop, MemoryTraits
 from milepost.engine.threads import count_physical_cores
@@ -30,6 +30,7 @@ from milepost.libllama import (
     ModelParams,
     open_library,
 )
+from milepost.logs import set_up_logging
 from milepost.protocol.framing import front_end_reader
 from milepost.protocol.messages import (
     PROTOCOL_VERSION,
@@ -59,7 +60,7 @@ def main() -> int:
     except ConnectionClosed:
         return 0
     except MilepostError as error:
-        logger.error("%s", error)
+        logger.debug("%s", error)  # the front end was told, and tells the user
         return 1
     finally:
         connection.close()
@@ -77,6 +78,7 @@ def serve(connection: Connection) -> None:
     if not isinstance(load, Load) or rest:
         raise ProtocolError(f"the first message is a {type(load).__name__} instead of a Load")
     settings = msgspec.msgpack.decode(load.settings, type=EngineSettings)
+    set_up_logging(msgspec.msgpack.decode(load.log_settings, type=LogSettings))
     started_s = time.perf_counter()
     try:
         model = load_model(library, settings, progress_reporter(connection))

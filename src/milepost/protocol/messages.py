@@ -30,6 +30,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
     """Load a model; sent once, as the answer to `Hello`."""
 
     settings: bytes  # milepost.config.EngineSettings as msgpack
+    log_settings: bytes  # milepost.config.LogSettings as msgpack
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -1,1 +1,1 @@
-
+"""Engine processes as the front end sees them."""

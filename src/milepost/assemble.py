@@ -1,0 +1,180 @@
+"""Builds the front end's object graph and runs it: engine process, vocabulary, HTTP server.
+
+The only module that knows all parts of the front end. `milepost serve` calls `serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from milepost.api.app import create_app
+from milepost.api.services import Services
+from milepost.chat.template_set import TemplateSet, load_templates
+from milepost.chat.tokenizer import PromptTokenizer
+from milepost.config import ServerSettings, Settings
+from milepost.errors import ConfigurationError
+from milepost.libllama import Model, ModelParams, open_library
+from milepost.protocol.messages import ModelInfo
+from milepost.workers.client import EngineClient
+from milepost.workers.supervisor import Supervisor
+
+TEMPLATE_KEY = "tokenizer.chat_template"  # named templates have the name behind a dot
+LISTEN_BACKLOG = 128
+STREAM_GRACE_S = 3  # for answers under way when the server is told to end; arbitrary
+PROGRESS_INTERVAL_S = 5.0  # between two lines about a long load, where they cannot overwrite
+
+logger = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> None:
+    """Serve one model until a signal ends it.
+
+    Raises ConfigurationError when the port is taken or the model cannot be loaded.
+    """
+    uvloop.run(run_server(settings))
+
+
+async def run_server(settings: Settings) -> None:
+    """Start the engine process and the HTTP server, and wait for the end of the latter."""
+    listener = bind_listener(settings.server)
+    client = EngineClient()
+    supervisor = Supervisor(client, settings.engine, settings.log)
+    progress = LoadProgressReport(settings.model_name)
+    with contextlib.closing(listener):
+        first_load = supervisor.start(progress.show)
+        try:
+            server = make_http_server(make_services(settings, client))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            await asyncio.wait([first_load, serving], return_when=asyncio.FIRST_COMPLETED)
+            if first_load.done():
+                progress.end()
+                if first_load.exception() is None and client.model is not None:
+                    sys.stderr.write(describe_server(settings, client.model, listener))
+                else:
+                    server.should_exit = True
+            await serving
+        finally:
+            await supervisor.stop()
+    if first_load.done() and (error := first_load.exception()):
+        raise error
+
+
+def make_services(settings: Settings, client: EngineClient) -> Services:
+    """Load the vocabulary and the templates of the model, and put the services together."""
+    model = Model(
+        open_library(), Path(settings.engine.model_path), ModelParams(vocab_only=True)
+    )  # lives as long as the process: the vocabulary belongs to it
+    return Services(
+        engine=client,
+        vocab=model.vocab,
+        templates=load_model_templates(model, settings),
+        tokenizer=PromptTokenizer(model.vocab),
+        settings=settings,
+        model_name=settings.model_name,
+        created=int(time.time()),
+    )
+
+
+def load_model_templates(model: Model, settings: Settings) -> TemplateSet:
+    """Load the templates that the settings name, or those in the model file."""
+    return load_templates(
+        embedded_templates(model),
+        model.vocab,
+        chat_template=settings.chat.chat_template,
+        chat_template_file=settings.chat.chat_template_file,
+    )
+
+
+def embedded_templates(model: Model) -> Mapping[str, str]:
+    """Return the chat templates of a model file by name, the unnamed one under ""."""
+    found = {}
+    for key in model.metadata_keys():
+        if key == TEMPLATE_KEY or key.startswith(TEMPLATE_KEY + "."):
+            found[key[len(TEMPLATE_KEY) + 1 :]] = model.metadata(key) or ""
+    return found
+
+
+def make_http_server(services: Services) -> uvicorn.Server:
+    """Return the HTTP server, not yet started."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            create_app(services),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_keep_alive=services.settings.server.timeout_s,
+            timeout_graceful_shutdown=STREAM_GRACE_S,
+        )
+    )
+
+
+def bind_listener(server: ServerSettings) -> socket.socket:
+    """Return a listening socket; it is bound before anything slow is done."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((server.host, server.port))
+        listener.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {server.host} port {server.port}: {error.strerror or error}; "
+            "choose another one with --port or --host"
+        ) from error
+    return listener
+
+
+class LoadProgressReport:
+    """Shows how far a load is: one line that is overwritten, or a log line now and then."""
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+        self._is_terminal = sys.stderr.isatty()
+        self._last_s = time.monotonic()
+        self._has_line = False
+
+    def show(self, fraction: float) -> None:
+        """Take a new loaded fraction, 0 to 1."""
+        if self._is_terminal:
+            sys.stderr.write(f"\rloading {self._model_name} {fraction:4.0%}")
+            sys.stderr.flush()
+            self._has_line = True
+        elif time.monotonic() - self._last_s >= PROGRESS_INTERVAL_S:
+            self._last_s = time.monotonic()
+            logger.info("loading %s: %.0f %%", self._model_name, 100 * fraction)
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._has_line:
+            sys.stderr.write("\r\x1b[K")
+
+
+def describe_server(settings: Settings, model: ModelInfo, listener: socket.socket) -> str:
+    """Return the block that says what is served."""
+    host, port = listener.getsockname()[:2]
+    shown_host = f"[{host}]" if ":" in host else host
+    memory: str = model.memory_kind
+    if model.num_window_tokens:
+        memory += f", {model.num_window_tokens} tokens"
+    rows = {
+        "model": f"{settings.model_name} ({model.description}, "
+        f"{model.num_params / 1e6:,.0f} M parameters, {model.size_bytes / 1e6:,.0f} MB)",
+        "memory": memory,
+        "context": f"{model.num_context_tokens:,} tokens, shared by {model.num_parallel} requests",
+        "device": model.device,
+        "loaded": f"in {model.load_s:.1f} s",
+        "listens": f"http://{shown_host}:{port}/v1",
+    }
+    return "".join(f"  {name:<8} {value}\n" for name, value in rows.items())

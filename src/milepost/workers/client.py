@@ -1,0 +1,236 @@
+"""One engine process from the front end's side: its state, and the requests it works on.
+
+`Supervisor` attaches and detaches the process; the API layer calls `generate` and `get_status`.
+Everything runs on the front end's one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from milepost import errors
+from milepost.errors import EngineDied, InvalidRequest, MilepostError, Unavailable
+from milepost.protocol.framing import encode_frame
+from milepost.protocol.messages import (
+    Cancel,
+    Delta,
+    Failed,
+    Finished,
+    FromEngine,
+    Generate,
+    GetStatus,
+    LoadProgress,
+    Message,
+    ModelInfo,
+    PromptProgress,
+    Ready,
+    Shutdown,
+    Status,
+)
+from milepost.protocol.sampling import SamplingParams
+
+EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
+GenerationEvent = PromptProgress | Delta | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateSpec:
+    """What to generate; see `protocol.messages.Generate` for the fields."""
+
+    tokens: Sequence[int] | np.ndarray
+    sampling: SamplingParams
+    max_tokens: int = -1
+    stop: tuple[str, ...] = ()
+    num_choices: int = 1
+    num_logprobs: int = -1
+    cache_prompt: bool = True
+    wants_progress: bool = False
+    special: bool = False
+
+    def message(self, request_id: int) -> Generate:
+        """Return the message that asks an engine for it."""
+        return Generate(
+            request_id=request_id,
+            tokens=np.asarray(self.tokens, dtype=np.int32).tobytes(),
+            sampling=self.sampling,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            num_choices=self.num_choices,
+            num_logprobs=self.num_logprobs,
+            cache_prompt=self.cache_prompt,
+            wants_progress=self.wants_progress,
+            special=self.special,
+        )
+
+
+class Generation:
+    """A request in an engine: an async iterator of its events, made by `EngineClient.generate`.
+
+    Entering sends it, leaving cancels what still runs. The iterator ends after the `Finished` of
+    the last choice; it raises what the engine, or its death, made of the request.
+    """
+
+    def __init__(self, client: EngineClient, request_id: int, spec: GenerateSpec) -> None:
+        self._client = client
+        self._request_id = request_id
+        self._spec = spec
+        self._events: asyncio.Queue[GenerationEvent | MilepostError] = asyncio.Queue()
+        self._num_open = spec.num_choices
+        self.num_prompt_tokens = len(spec.tokens)
+
+    async def __aenter__(self) -> Generation:
+        self._client.open(self, self._spec.message(self._request_id))
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._client.close(self, is_running=self._num_open > 0)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> GenerationEvent:
+        if self._num_open == 0 and self._events.empty():
+            raise StopAsyncIteration
+        event = await self._events.get()
+        if isinstance(event, MilepostError):
+            self._num_open = 0
+            raise event
+        if isinstance(event, Finished):
+            self._num_open -= 1
+        return event
+
+    @property
+    def request_id(self) -> int:
+        """The number under which the engine knows it."""
+        return self._request_id
+
+    def put(self, event: GenerationEvent | MilepostError) -> None:
+        """Hand over an event; called by the client."""
+        self._events.put_nowait(event)
+
+
+class EngineClient:
+    """State of an engine process and the requests that are under way in it."""
+
+    def __init__(self) -> None:
+        self.state: EngineState = "starting"
+        self.load_fraction = 0.0  # of the weights, while loading
+        self.failure = ""  # why it cannot be served, with state "failed"
+        self.model: ModelInfo | None = None  # of the last successful load
+        self._write: Callable[[bytes], None] | None = None
+        self._generations: dict[int, Generation] = {}
+        self._status_waiters: dict[int, asyncio.Future[Status]] = {}
+        self._ids = itertools.count(1)
+
+    # --- for the API layer ---------------------------------------------------------------
+
+    def generate(self, spec: GenerateSpec) -> Generation:
+        """Return a generation, to be used in `async with`; raises Unavailable while not ready."""
+        self._check_ready()
+        return Generation(self, next(self._ids), spec)
+
+    async def get_status(self) -> Status:
+        """Ask the engine for its slots and counters; raises Unavailable while not ready.
+
+        The answer comes between two batches, so it may take as long as a prefill chunk.
+        """
+        self._check_ready()
+        status_id = next(self._ids)
+        waiter: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self._status_waiters[status_id] = waiter
+        try:
+            self._send(GetStatus(status_id=status_id))
+            return await waiter
+        finally:
+            self._status_waiters.pop(status_id, None)
+
+    # --- for Generation ------------------------------------------------------------------
+
+    def open(self, generation: Generation, message: Generate) -> None:
+        """Send a request and route its events from now on."""
+        self._check_ready()
+        self._generations[generation.request_id] = generation
+        self._send(message)
+
+    def close(self, generation: Generation, *, is_running: bool) -> None:
+        """Forget a request; one that is still running is cancelled."""
+        if self._generations.pop(generation.request_id, None) and is_running:
+            self._send(Cancel(request_id=generation.request_id))
+
+    # --- for Supervisor ------------------------------------------------------------------
+
+    def attach(self, write: Callable[[bytes], None]) -> None:
+        """Begin to talk to a new process through `write`, which must not block."""
+        self._write = write
+        self.state = "loading"
+        self.load_fraction = 0.0
+
+    def take(self, message: FromEngine) -> None:
+        """Handle a message of the process."""
+        match message:
+            case Delta() | PromptProgress() | Finished():
+                if generation := self._generations.get(message.request_id):
+                    generation.put(message)
+            case Failed():
+                if generation := self._generations.get(message.request_id):
+                    generation.put(error_from(message.kind, message.message))
+            case Status():
+                waiter = self._status_waiters.get(message.status_id)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(message)
+            case LoadProgress():
+                self.load_fraction = message.fraction
+            case Ready():
+                self.model = message.model
+                self.state = "ready"
+                self.failure = ""
+
+    def shut_down(self) -> None:
+        """Ask the process to end after its current step."""
+        self._send(Shutdown())
+
+    def detach(self, state: EngineState, failure: str = "") -> None:
+        """The process is gone: fail everything that waits for it."""
+        self._write = None
+        self.state = state
+        self.failure = failure
+        reason = failure or "the engine process ended while it worked on the request; try again"
+        for generation in self._generations.values():
+            generation.put(EngineDied(reason))
+        for waiter in self._status_waiters.values():
+            if not waiter.done():
+                waiter.set_exception(EngineDied(reason))
+        self._generations.clear()
+        self._status_waiters.clear()
+
+    def _check_ready(self) -> None:
+        if self.state == "ready":
+            return
+        if self.state == "failed":
+            raise Unavailable(f"the model cannot be served: {self.failure}")
+        if self.state == "restarting":
+            raise Unavailable("the engine process ended and is being started again; try again soon")
+        raise Unavailable(f"the model is still loading ({self.load_fraction:.0%}); try again soon")
+
+    def _send(self, message: Message) -> None:
+        if self._write is not None:
+            self._write(encode_frame(message))
+
+
+def error_from(kind: str, message: str) -> MilepostError:
+    """Return the exception that an engine process names, with its message.
+
+    `kind` is a class name of `milepost.errors`.
+    """
+    found = getattr(errors, kind, MilepostError)
+    if not (isinstance(found, type) and issubclass(found, MilepostError)):
+        return MilepostError(message)
+    if issubclass(found, errors.ContextExceeded):  # made from two numbers, which are in the text
+        return InvalidRequest(message)
+    return found(message)
