@@ -35,6 +35,7 @@ QUIET_LIBRARIES = {
     "httpx2": logging.WARNING,
     "huggingface_hub": logging.WARNING,
     "uvicorn.access": logging.WARNING,  # milepost logs one line per request itself
+    "uvicorn.error": logging.WARNING,  # its start and stop are shown by milepost
 }
 
 
