@@ -19,10 +19,11 @@ import uvloop
 
 from milepost.api.app import create_app
 from milepost.api.services import Services
+from milepost.chat.template import check_kwargs
 from milepost.chat.template_set import TemplateSet, load_templates
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import ServerSettings, Settings
-from milepost.errors import ConfigurationError
+from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.protocol.messages import ModelInfo
 from milepost.workers.client import EngineClient
@@ -87,6 +88,10 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
 
 def load_model_templates(model: Model, settings: Settings) -> TemplateSet:
     """Load the templates that the settings name, or those in the model file."""
+    try:
+        check_kwargs(settings.chat.chat_template_kwargs)
+    except InvalidRequest as error:
+        raise ConfigurationError(f"--chat-template-kwargs: {error}") from error
     return load_templates(
         embedded_templates(model),
         model.vocab,
