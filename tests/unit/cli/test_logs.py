@@ -79,9 +79,9 @@ def test_uvicorn_passes_its_records_on() -> None:
     logging.getLogger("uvicorn.error").addHandler(logging.StreamHandler(io.StringIO()))
     set_up_logging(LogSettings(), stream=stream)
 
-    logging.getLogger("uvicorn.error").info("started")
+    logging.getLogger("uvicorn.error").warning("started")
 
-    assert stream.getvalue().endswith(" I uvicorn.error: started\n")
+    assert stream.getvalue().endswith(" W uvicorn.error: started\n")
 
 
 def test_setting_up_twice_does_not_double_the_lines() -> None:
