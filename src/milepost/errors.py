@@ -14,7 +14,9 @@ MilepostError
 │   └── EngineDied            503  the engine process ended while it worked on the request
 ├── ConfigurationError        500  a flag, file or environment that cannot work; ends the program
 │   ├── ModelFileError        500  missing, truncated or foreign model file
-│   └── LibraryMismatch       500  the native library is not the build this code was written for
+│   ├── LibraryMismatch       500  the native library is not the build this code was written for
+│   ├── EngineStartFailed     500  the engine process ended before it had loaded its model
+│   └── BenchmarkFailed       500  not a trace, an unreachable server, a context that is too small
 ├── ProtocolError             500  the engine process and the front end do not understand each other
 └── NativeCallFailed          500  a call into libllama failed
     ├── ContextFull           500  no free cells for the batch: make room and try again
@@ -126,6 +128,14 @@ class ModelFileError(ConfigurationError):
 
 class LibraryMismatch(ConfigurationError):
     """The native library is not the build that this code was written for."""
+
+
+class EngineStartFailed(ConfigurationError):
+    """The engine process ended before it had loaded its model."""
+
+
+class BenchmarkFailed(ConfigurationError):
+    """A benchmark cannot be carried out; the program ends with this message."""
 
 
 class ProtocolError(MilepostError):

@@ -1,0 +1,1 @@
+"""Replays recorded requests of agents against a server, and says what was computed twice."""
