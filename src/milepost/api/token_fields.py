@@ -21,7 +21,6 @@ SAMPLER_CHARS = {
     "m": "min_p",
     "x": "xtc",
     "t": "temperature",
-    "i": "infill",
     "a": "adaptive_p",
 }
 SAMPLER_NAMES = tuple(SAMPLER_CHARS.values())
