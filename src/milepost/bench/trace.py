@@ -26,7 +26,7 @@ Tool = dict[str, Any]
 Edit = dict[str, Any]
 
 # Keys of a request line that say how to build its prompt or name a field of `TraceLine`.
-_OWN_KEYS = set("id session kind t thread upto edits tools reply".split())
+_OWN_KEYS = {"id", "session", "kind", "t", "thread", "upto", "edits", "tools", "reply"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Trace:
     lines: Sequence[TraceLine]
 
     def requests(self) -> Iterator[TraceRequest]:
-        """Yield the requests in full, in the order in which they are sent. Raises BenchmarkFailed."""
+        """Yield the requests in full, in the order of sending. Raises BenchmarkFailed."""
         for line in self.lines:
             yield expand_line(self, line)
 
@@ -200,13 +200,13 @@ def _find_reply(trace: Trace, line: TraceLine) -> Message:
     if isinstance(line.reply, int):
         return trace.threads[line.thread][line.reply]
     if "ref" in line.reply:
-        return trace.threads[line.reply["ref"]][line.reply["at"]]
+        return trace.threads[line.reply["ref"]][int(line.reply["at"])]
     return line.reply
 
 
 def _parse_header(path: Path, text: str) -> dict[str, Any]:
     try:
-        header: Any = json.loads(text)
+        header = json.loads(text)
     except ValueError:
         header = None
     if not isinstance(header, dict) or "trace" not in header:
