@@ -22,12 +22,12 @@ def build_health_router(services: Services) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
-    @router.get("/health")
-    @router.get("/v1/health")
+    @router.api_route("/health", methods=["GET", "HEAD"])
+    @router.api_route("/v1/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         return JsonResponse(Health())
 
-    @router.get("/")
+    @router.api_route("/", methods=["GET", "HEAD"])
     async def root() -> Response:
         return PlainTextResponse(
             f"milepost {__version__} serves {services.model_name}.\n"

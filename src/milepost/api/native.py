@@ -145,7 +145,10 @@ def _piece_shape(piece: bytes) -> str | tuple[int, ...]:
 
 def _detokenize(services: Services, fields: DetokenizeFields) -> DetokenizeAnswer:
     last = services.vocab.num_tokens - 1
-    for token in fields.tokens if isinstance(fields.tokens, (list, tuple)) else [fields.tokens]:
+    wanted = f"must be a list of tokens between 0 and {last}"
+    if not isinstance(fields.tokens, (list, tuple)):
+        raise field_error("tokens", wanted, fields.tokens)
+    for token in fields.tokens:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last:
-            raise field_error("tokens", f"must be a list of tokens between 0 and {last}", token)
+            raise field_error("tokens", wanted, token)
     return DetokenizeAnswer(content=services.vocab.detokenize(fields.tokens, special=True))

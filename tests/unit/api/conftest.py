@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -40,15 +41,23 @@ class Api:
             created=1_700_000_000,
         )
 
+    @contextmanager
+    def connection(self) -> Iterator[Callable[..., httpx.Response]]:
+        """Yield `send(method, path, **options)`, for many requests to one app."""
+        transport = httpx.ASGITransport(create_app(self.services()))
+        with asyncio.Runner() as runner:
+            client = httpx.AsyncClient(transport=transport, base_url="http://test")
+
+            def send(method: str, path: str, **options: Any) -> httpx.Response:
+                return runner.run(client.request(method, path, **options))
+
+            yield send
+            runner.run(client.aclose())
+
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send one request and return the whole answer."""
-
-        async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(create_app(self.services()))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                return await client.request(method, path, **options)
-
-        return asyncio.run(send())
+        with self.connection() as send:
+            return send(method, path, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """Send a GET."""
