@@ -7,6 +7,7 @@ A wrong struct layout corrupts memory without a message, so nothing is called be
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import logging
@@ -134,6 +135,12 @@ def open_library() -> Library:
         path, name = Path(override), f"{override} (from {OVERRIDE_VARIABLE})"
     else:
         path, name = find_pinned_library()
+    return load_library(path, name)
+
+
+@functools.cache  # llama.cpp has one log callback per process, which must never be freed
+def load_library(path: Path, name: str) -> Library:
+    """Open a library file once, check it and route its log. Raises LibraryMismatch."""
     ffi = FFI()
     ffi.cdef(Path(__file__).with_name("declarations.h").read_text(encoding="utf-8"))
     try:

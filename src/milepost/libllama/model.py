@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,16 +51,21 @@ class Model:
     ) -> None:
         """Load a model file; `on_progress` gets the loaded fraction, 0 to 1, many times.
 
-        Raises ModelFileError when the file is missing, truncated or not a model.
+        Raises ModelFileError when the file is missing, truncated or not a model. An exception of
+        `on_progress` ends the load and is raised here.
         """
         check_model_file(path)
         self.library = library
         self._lib = library.lib
         self._keep_alive: list[Any] = []
-        native = self._native_params(params, on_progress)
+        reporter = ProgressReporter(on_progress)
+        native = self._native_params(params, reporter)
         library.take_errors()
-        self.pointer = self._lib.llama_model_load_from_file(str(path).encode(), native)
+        self.pointer = self._lib.llama_model_load_from_file(os.fsencode(path), native)
         self._keep_alive.clear()
+        if reporter.error is not None:
+            self.close()
+            raise reporter.error
         if self.pointer == library.ffi.NULL:
             reason = library.take_errors() or "llama.cpp gave no reason"
             raise ModelFileError(f"{path} cannot be loaded: {reason}")
@@ -161,9 +167,7 @@ class Model:
             read(self.pointer, key, buffer, size)
         return bytes(ffi.buffer(buffer, length)[:]).decode(errors="replace")
 
-    def _native_params(
-        self, params: ModelParams, on_progress: Callable[[float], None] | None
-    ) -> Any:
+    def _native_params(self, params: ModelParams, reporter: ProgressReporter) -> Any:
         ffi = self.library.ffi
         native = self._lib.llama_model_default_params()
         native.n_gpu_layers = params.n_gpu_layers
@@ -183,27 +187,45 @@ class Model:
             split[0 : len(params.tensor_split)] = list(params.tensor_split)
             native.tensor_split = split
             self._keep_alive.append(split)
-        if on_progress is not None:
-
-            def report(fraction: float, _: Any) -> bool:
-                on_progress(fraction)
-                return True  # False would abort the load
-
-            callback = ffi.callback("bool (float, void *)", report)
-            native.progress_callback = callback
-            self._keep_alive.append(callback)
+        callback = ffi.callback("bool (float, void *)", reporter.report)
+        native.progress_callback = callback
+        self._keep_alive.append(callback)
         return native
+
+
+class ProgressReporter:
+    """llama.cpp's progress callback: hands the fraction on, and keeps an exception for later.
+
+    An exception cannot pass through C; it stops the load instead, and `Model` raises it.
+    """
+
+    def __init__(self, on_progress: Callable[[float], None] | None) -> None:
+        self._on_progress = on_progress
+        self.error: BaseException | None = None
+
+    def report(self, fraction: float, _: Any) -> bool:
+        """Take the loaded fraction; False stops the load."""
+        if self._on_progress is not None and self.error is None:
+            try:
+                self._on_progress(fraction)
+            except BaseException as error:
+                self.error = error
+        return self.error is None
 
 
 def check_model_file(path: Path) -> None:
     """Raise ModelFileError unless the path is a readable file that begins like a GGUF file."""
-    if not path.exists():
-        raise ModelFileError(f"{path} does not exist; give the path of a GGUF file with -m")
-    if path.is_dir():
-        raise ModelFileError(f"{path} is a folder; give the path of a GGUF file in it with -m")
     try:
         with path.open("rb") as file:
             magic = file.read(len(GGUF_MAGIC))
+    except FileNotFoundError:
+        raise ModelFileError(
+            f"{path} does not exist; give the path of a GGUF file with -m"
+        ) from None
+    except IsADirectoryError:
+        raise ModelFileError(
+            f"{path} is a folder; give the path of a GGUF file in it with -m"
+        ) from None
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
     if magic != GGUF_MAGIC:

@@ -10,7 +10,7 @@ import numpy as np
 from milepost.errors import InvalidRequest
 from milepost.libllama.context import Context
 from milepost.libllama.loader import Library
-from milepost.libllama.vocab import Vocab
+from milepost.libllama.vocab import Vocab, encode_text
 
 MIROSTAT_M = 100  # candidates that mirostat 1 estimates its exponent from, as in its paper
 TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -160,7 +160,7 @@ class SamplerChain:
     ) -> None:
         """Make tokens less likely that would prolong a repetition among the last n."""
         ffi = self._library.ffi
-        texts = [ffi.new("char[]", breaker.encode()) for breaker in breakers]
+        texts = [ffi.new("char[]", encode_text(breaker)) for breaker in breakers]
         self._add(
             self._lib.llama_sampler_init_dry(
                 self._vocab.pointer,
@@ -192,9 +192,7 @@ class Grammar:
         """Raises InvalidRequest when the grammar cannot be parsed or has no rule `root`."""
         self._lib = library.lib
         library.take_errors()
-        pointer = self._lib.llama_sampler_init_grammar(
-            vocab.pointer, gbnf.encode("utf-8", errors="replace"), b"root"
-        )
+        pointer = self._lib.llama_sampler_init_grammar(vocab.pointer, encode_text(gbnf), b"root")
         if pointer == library.ffi.NULL:
             reason = library.take_errors() or "it has no usable rule named root"
             raise InvalidRequest(f"the grammar cannot be parsed: {reason}", param="grammar")

@@ -73,7 +73,7 @@ class Vocab:
         `add_special` lets the model's own rules add BOS and EOS; `parse_special` turns text that
         spells a control token into that token. Lone surrogates are replaced by U+FFFD.
         """
-        data = text.encode("utf-8", errors="replace")
+        data = encode_text(text)
         # One token a byte is the most that any tokenizer makes, plus BOS, EOS and a space.
         capacity = len(data) + 4
         buffer = self._ffi.new("llama_token[]", capacity)
@@ -95,6 +95,8 @@ class Vocab:
 
         With `special` control tokens are spelled out, without it they are empty.
         """
+        if not 0 <= token < self.num_tokens:
+            return b""
         key = (token, special)
         found = self._pieces.get(key)
         if found is None:
@@ -116,8 +118,6 @@ class Vocab:
                 )
 
     def _read_piece(self, token: int, special: bool) -> bytes:
-        if not 0 <= token < self.num_tokens:
-            return b""
         read, size = self._lib.llama_token_to_piece, PIECE_BUFFER_BYTES
         length = read(self.pointer, token, self._buffer, size, 0, special)
         if length < 0:
@@ -130,3 +130,11 @@ class Vocab:
         if token < 0:
             return ""
         return self._library.text(self._lib.llama_vocab_get_text(self.pointer, token))
+
+
+def encode_text(text: str) -> bytes:
+    """Return a text as UTF-8, with U+FFFD for lone surrogates, which UTF-8 cannot hold."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # `errors="replace"` would make question marks of them
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
