@@ -1,9 +1,10 @@
 """Tiny models with random weights, one of every memory kind, written as GGUF on the spot.
 
-Each has a byte-level BPE vocabulary of its own, a ChatML template with tools and reasoning, and
-weights that make it behave like a chat model where tests need that: it answers with printable
-text, goes on for tens of tokens (a `logit_bias` on `TURN_END` ends it), and every next token
-depends on the whole prompt. The same kind, seed, shape and template give the same bytes.
+By default each has a byte-level BPE vocabulary of its own (the benchmarks pass a real one and
+larger shapes), a ChatML template with tools and reasoning, and weights that make it behave like a
+chat model where tests need that: it answers with printable text, goes on for tens of tokens (a
+`logit_bias` on `TURN_END` ends it), and every next token depends on the whole prompt. The same
+recipe gives the same bytes.
 
 A bias per token makes the text printable. None of these architectures has one, so the first
 component of the hidden state is kept as a constant: every embedding has it, no block writes to it,
@@ -13,8 +14,8 @@ and the first column of the output matrix thereby is the bias.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -48,9 +49,6 @@ UNWANTED_BIAS = -30.0  # control characters, parts of other characters, the othe
 LOGIT_SPREAD = 3.0  # standard deviation of a logit over contexts; much less makes all alike
 ATTENTION_GAIN = 2.0  # sharp attention, so that single far tokens can change the answer
 
-DELTA_STATE = 64  # components of a key and of a value in the hybrid's linear attention
-DELTA_GROUPS = 1
-DELTA_HEADS = 2
 MAMBA_STATE = 16
 CONV_KERNEL = 4
 
@@ -60,17 +58,42 @@ class Shape:
     """Size of a model; the default is as small as the tests of behaviour need."""
 
     embd: int = 64
-    layers: int = 4  # the hybrid has full attention in every 2nd, the window model in every 3rd
+    layers: int = 4
     ff: int = 128
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 32
     window: int = 32  # tokens seen by the window model's sliding layers
     context: int = 8192  # tokens the model claims to have been trained for
+    window_interval: int = 3  # every so many layers of the window model see the whole context
+    hybrid_interval: int = 2  # every so many layers of the hybrid have attention
+    delta_state: int = 64  # components of a key and of a value in the hybrid's linear attention
+    delta_groups: int = 1  # heads of its keys
+    delta_heads: int = 2  # heads of its values
+    is_quantized: bool = False  # matrices as Q8_0 instead of F32
 
 
 # Much attention and few weights: 9 MB, but seconds for a prompt of 4,000 tokens on two cores.
 SLOW = Shape(embd=128, layers=4, ff=512, heads=16, kv_heads=2, head_dim=64)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a model, and how a GGUF states them."""
+
+    tokens: Sequence[str]  # in the order of their ids, as the GGUF spells them
+    add_to: Callable[[gguf.GGUFWriter], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that a model is made from."""
+
+    kind: Kind
+    seed: int = 0
+    shape: Shape = field(default_factory=Shape)
+    template: str = DEFAULT_TEMPLATE  # empty: the model has none
+    vocabulary: Vocabulary | None = None  # None: the tiny one of this module
 
 
 def write_model(
@@ -81,20 +104,27 @@ def write_model(
     shape: Shape | None = None,
     template: str = DEFAULT_TEMPLATE,
 ) -> Path:
-    """Write a model of a memory kind to `path` and return it; replaces a file that is there.
+    """Write a tiny model of a memory kind to `path` and return it; replaces a file that is there.
 
     An empty `template` leaves the model without one.
     """
-    shape = shape or Shape()
-    architecture, add_layers = _ARCHITECTURES[kind]
+    return write_recipe(Recipe(kind, seed, shape or Shape(), template), path)
+
+
+def write_recipe(recipe: Recipe, path: Path) -> Path:
+    """Write the model of a recipe to `path` and return it; replaces a file that is there."""
+    architecture, add_layers = _ARCHITECTURES[recipe.kind]
+    shape = recipe.shape
+    words = recipe.vocabulary or Vocabulary(vocabulary(), _add_vocabulary)
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name(f"milepost tiny {kind}")
-    _add_vocabulary(writer)
-    if template:
-        writer.add_chat_template(template)
+    writer.add_name(f"milepost tiny {recipe.kind}")
+    words.add_to(writer)
+    if recipe.template:
+        writer.add_chat_template(recipe.template)
     _add_sizes(writer, shape)
-    weights = _Weights(writer, np.random.default_rng(seed))
-    weights.add_embedding(shape.embd, rms=shape.embd**-0.5 if kind == "window" else 1.0)
+    weights = _Weights(writer, np.random.default_rng(recipe.seed), shape.is_quantized)
+    rms = shape.embd**-0.5 if recipe.kind == "window" else 1.0
+    weights.add_embedding(_token_biases(words.tokens), shape.embd, rms)
     add_layers(writer, weights, shape)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -150,7 +180,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_add_bos_token(False)
 
 
-def _token_biases() -> Array:
+def _token_biases(tokens: Sequence[str]) -> Array:
     """Return for each token what is added to its logit."""
     space = _byte_letters()[ord(" ")]
     newline = _byte_letters()[ord("\n")]
@@ -164,7 +194,7 @@ def _token_biases() -> Array:
             return PUNCTUATION_BIAS
         return UNWANTED_BIAS
 
-    return np.array([choose_bias(text) for text in vocabulary()], np.float32)
+    return np.array([choose_bias(text) for text in tokens], np.float32)
 
 
 def _add_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -185,32 +215,34 @@ def _add_attention_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:
 class _Weights:
     """Adds tensors; `inputs` is the dimension that is summed over."""
 
-    def __init__(self, writer: gguf.GGUFWriter, random: np.random.Generator) -> None:
+    def __init__(
+        self, writer: gguf.GGUFWriter, random: np.random.Generator, is_quantized: bool
+    ) -> None:
         self._writer = writer
         self._random = random
+        self._is_quantized = is_quantized
 
-    def add_embedding(self, embd: int, rms: float) -> None:
+    def add_embedding(self, biases: Array, embd: int, rms: float) -> None:
         """Add the input and output matrices, with the constant and the bias as first column."""
-        biases = _token_biases()
         embedding = self._draw(len(biases), embd)
         embedding[:, 0] = 1.0
         output = self._draw(len(biases), embd) * (LOGIT_SPREAD * embd**-0.5)
         output[:, 0] = biases
-        self.add("token_embd.weight", embedding * np.float32(rms))
-        self.add("output.weight", output)
+        self._add_matrix("token_embd.weight", embedding * np.float32(rms))
+        self._add_matrix("output.weight", output)
         # The norm shrinks the constant as the blocks add to the state: by half, or thereabouts.
         scale = np.ones(embd, np.float32)
         scale[0] = 2.0
         self.add("output_norm.weight", scale)
 
     def project(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
-        self.add(name, self._draw(outputs, inputs) * np.float32(gain * inputs**-0.5))
+        self._add_matrix(name, self._draw(outputs, inputs) * np.float32(gain * inputs**-0.5))
 
     def project_back(self, name: str, inputs: int, outputs: int) -> None:
         """Add a projection into the hidden state, which must leave the constant alone."""
         weight = self._draw(outputs, inputs) * np.float32(inputs**-0.5)
         weight[0] = 0.0
-        self.add(name, weight)
+        self._add_matrix(name, weight)
 
     def fill(self, name: str, size: int, value: float = 1.0) -> None:
         self.add(name, np.full(size, value, np.float32))
@@ -238,6 +270,13 @@ class _Weights:
         self.project(prefix + "ffn_up.weight", shape.embd, shape.ff)
         self.project_back(prefix + "ffn_down.weight", shape.ff, shape.embd)
 
+    def _add_matrix(self, name: str, values: Array) -> None:
+        kind = gguf.GGMLQuantizationType.Q8_0
+        if self._is_quantized and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+            self._writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            self.add(name, values)
+
     def _draw(self, *dims: int) -> Array:
         return self._random.standard_normal(dims, dtype=np.float32)
 
@@ -257,7 +296,7 @@ def _add_gemma3_layers(writer: gguf.GGUFWriter, weights: _Weights, shape: Shape)
     _add_attention_sizes(writer, shape)
     writer.add_rope_freq_base(1e6)
     writer.add_sliding_window(shape.window)
-    writer.add_sliding_window_pattern(3)
+    writer.add_sliding_window_pattern(shape.window_interval)
     for layer in range(shape.layers):
         prefix = f"blk.{layer}."
         for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
@@ -291,40 +330,40 @@ def _add_mamba_layers(writer: gguf.GGUFWriter, weights: _Weights, shape: Shape) 
 
 
 def _add_qwen35_layers(writer: gguf.GGUFWriter, weights: _Weights, shape: Shape) -> None:
-    interval = 2
     _add_attention_sizes(writer, shape)
     writer.add_rope_freq_base(1e7)
     writer.add_rope_dimension_count(shape.head_dim // 4)
     writer.add_rope_dimension_sections([shape.head_dim // 8, 0, 0, 0])
     writer.add_ssm_conv_kernel(CONV_KERNEL)
-    writer.add_ssm_inner_size(DELTA_STATE * DELTA_HEADS)
-    writer.add_ssm_state_size(DELTA_STATE)
-    writer.add_ssm_time_step_rank(DELTA_HEADS)
-    writer.add_ssm_group_count(DELTA_GROUPS)
-    writer.add_full_attention_interval(interval)
+    writer.add_ssm_inner_size(shape.delta_state * shape.delta_heads)
+    writer.add_ssm_state_size(shape.delta_state)
+    writer.add_ssm_time_step_rank(shape.delta_heads)
+    writer.add_ssm_group_count(shape.delta_groups)
+    writer.add_full_attention_interval(shape.hybrid_interval)
     for layer in range(shape.layers):
         prefix = f"blk.{layer}."
         weights.fill(prefix + "attn_norm.weight", shape.embd)
         weights.fill(prefix + "post_attention_norm.weight", shape.embd)
-        if (layer + 1) % interval == 0:
+        if (layer + 1) % shape.hybrid_interval == 0:
             weights.attention(prefix, shape, query_parts=2)  # the query and its output gate
             weights.query_key_norms(prefix, shape)
         else:
-            _add_delta_net(weights, prefix, shape.embd)
+            _add_delta_net(weights, prefix, shape)
         weights.feed_forward(prefix, shape)
 
 
-def _add_delta_net(weights: _Weights, prefix: str, embd: int) -> None:
-    keys, values = DELTA_STATE * DELTA_GROUPS, DELTA_STATE * DELTA_HEADS
+def _add_delta_net(weights: _Weights, prefix: str, shape: Shape) -> None:
+    embd, heads = shape.embd, shape.delta_heads
+    keys, values = shape.delta_state * shape.delta_groups, shape.delta_state * heads
     mixed = 2 * keys + values
     weights.project(prefix + "attn_qkv.weight", embd, mixed)
     weights.project(prefix + "attn_gate.weight", embd, values)
     weights.random(prefix + "ssm_conv1d.weight", mixed, CONV_KERNEL, scale=0.5)
-    weights.random(prefix + "ssm_dt.bias", DELTA_HEADS)
-    weights.add(prefix + "ssm_a", -np.geomspace(0.02, 0.5, DELTA_HEADS).astype(np.float32))
-    weights.project(prefix + "ssm_beta.weight", embd, DELTA_HEADS)
-    weights.project(prefix + "ssm_alpha.weight", embd, DELTA_HEADS)
-    weights.fill(prefix + "ssm_norm.weight", DELTA_STATE)
+    weights.random(prefix + "ssm_dt.bias", heads)
+    weights.add(prefix + "ssm_a", -np.geomspace(0.02, 0.5, heads).astype(np.float32))
+    weights.project(prefix + "ssm_beta.weight", embd, heads)
+    weights.project(prefix + "ssm_alpha.weight", embd, heads)
+    weights.fill(prefix + "ssm_norm.weight", shape.delta_state)
     weights.project_back(prefix + "ssm_out.weight", values, embd)
 
 
