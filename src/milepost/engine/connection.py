@@ -8,6 +8,7 @@ It spends its life in `recv`, which does not need the GIL. It does one thing bes
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import socket
 import threading
@@ -18,6 +19,9 @@ from milepost.protocol.framing import FrameReader, encode_frame
 from milepost.protocol.messages import Cancel, Message, ToEngine
 
 RECEIVE_BYTES = 1 << 18  # arbitrary
+NO_REQUEST = -1
+
+logger = logging.getLogger(__name__)
 
 
 class ConnectionClosed(Exception):
@@ -36,7 +40,9 @@ class Connection:
         # the flag after its batch had ended, and abort the next one, of another request.
         self._abort_lock = threading.Lock()
         self._abort_flag: AbortFlag | None = None
-        self._abortable_request_id = -1
+        self._abortable_request_id = NO_REQUEST
+        self._unread_cancels: set[int] = set()  # read from the socket, not yet by the loop
+        self._is_closed = False
         self._thread = threading.Thread(target=self._read, name="socket-reader", daemon=True)
         self._thread.start()
 
@@ -45,14 +51,21 @@ class Connection:
         self._abort_flag = flag
 
     def allow_abort(self, request_id: int) -> None:
-        """Say that the batch to come belongs to this request alone."""
+        """Say that the batch to come belongs to this request alone.
+
+        A cancel that came since `receive` aborts it at its first step.
+        """
         with self._abort_lock:
             self._abortable_request_id = request_id
+            if self._abort_flag is not None and (
+                self._is_closed or request_id in self._unread_cancels
+            ):
+                self._abort_flag.set()
 
     def forbid_abort(self) -> None:
         """Say that the batch has ended."""
         with self._abort_lock:
-            self._abortable_request_id = -1
+            self._abortable_request_id = NO_REQUEST
             if self._abort_flag is not None:
                 self._abort_flag.clear()
 
@@ -67,6 +80,9 @@ class Connection:
                 message = self._inbox.get(block=wait)
                 if message is None:
                     raise ConnectionClosed
+                if isinstance(message, Cancel):
+                    with self._abort_lock:
+                        self._unread_cancels.discard(message.request_id)
                 messages.append(message)
                 wait = False
         except queue.Empty:
@@ -100,15 +116,24 @@ class Connection:
                     if isinstance(message, Cancel):
                         self._abort(message.request_id)
                     self._inbox.put(message)
-        except (OSError, ProtocolError):
-            pass  # either way nothing more can be understood: the front end is gone for us
-        self._abort(None)
-        self._inbox.put(None)
+        except ProtocolError as error:
+            logger.error("%s; the engine process ends", error)
+        except OSError:
+            pass  # the front end is gone
+        finally:
+            self._abort_for_good()
+            self._inbox.put(None)
 
-    def _abort(self, request_id: int | None) -> None:
-        """Abort the running batch if it is this request's alone; None: whosever it is."""
+    def _abort(self, request_id: int) -> None:
+        """Abort the running batch if it is this request's alone, and otherwise its next one."""
         with self._abort_lock:
-            running_id = self._abortable_request_id
-            is_meant = running_id != -1 and request_id in (None, running_id)
-            if self._abort_flag is not None and is_meant:
+            self._unread_cancels.add(request_id)
+            if self._abort_flag is not None and request_id == self._abortable_request_id:
+                self._abort_flag.set()
+
+    def _abort_for_good(self) -> None:
+        """Abort the running batch, if it belongs to one request, and each such one to come."""
+        with self._abort_lock:
+            self._is_closed = True
+            if self._abort_flag is not None and self._abortable_request_id != NO_REQUEST:
                 self._abort_flag.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from milepost.engine.sampling import NO_TOKEN, token_logprob
-from milepost.engine.sequence import Choice
+from milepost.engine.sequence import Choice, Request
 from milepost.libllama import Context
 from milepost.protocol.messages import Delta, Finished, FinishReason, Message, Timings
 
@@ -83,6 +83,17 @@ class Decoder:
         )
         choice.unsent_tokens.clear()
         choice.unsent_logprobs.clear()
+
+
+def cancelled_message(request: Request, index: int) -> Finished:
+    """Return the only message of a choice that was cancelled before it had a slot."""
+    return Finished(
+        request_id=request.request_id,
+        choice=index,
+        reason="cancelled",
+        num_prompt_tokens=len(request.prompt),
+        timings=Timings(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0),
+    )
 
 
 def finished_message(choice: Choice, reason: FinishReason, now_s: float) -> Finished:

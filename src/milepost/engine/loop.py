@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.engine.connection import Connection
-from milepost.engine.decoding import Decoder
+from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.sampling import Sampler, seed_of_choice
 from milepost.engine.scheduler import BatchLimits, Share, Work, plan_batch
-from milepost.engine.sequence import Choice, Request
+from milepost.engine.sequence import Choice, Request, parse_tokens
 from milepost.engine.slots import SlotTable
 from milepost.engine.statistics import Statistics
 from milepost.engine.stop_strings import StopMatcher
@@ -96,6 +96,7 @@ class Loop:
         for message in self._connection.receive(wait=is_idle):
             self._take(message)
         self._admit()
+        self._connection.flush()  # answers must not wait for a batch that may take seconds
         shares = self._plan()
         if shares and self._compute(shares):
             self._advance(shares)
@@ -117,10 +118,10 @@ class Loop:
                 logger.warning("unexpected message %s", type(message).__name__)
 
     def _enqueue(self, message: Generate) -> None:
-        prompt = np.frombuffer(message.tokens, np.int32)
         self._statistics.num_requests += 1
-        self._statistics.num_prompt_tokens += len(prompt)
         try:
+            prompt = parse_tokens(message.tokens)
+            self._statistics.num_prompt_tokens += len(prompt)
             self._check(message, prompt)
         except MilepostError as error:
             self._fail(message.request_id, error)
@@ -147,7 +148,8 @@ class Loop:
         for request in self._waiting:
             if request.request_id == request_id:
                 self._waiting.remove(request)
-                self._fail(request_id, InvalidRequest("cancelled before it was started"))
+                for index in range(request.message.num_choices):
+                    self._connection.send(cancelled_message(request, index))
                 return
         for choice in [c for c in self._running if c.request.request_id == request_id]:
             self._finish(choice, "cancelled")
@@ -237,7 +239,7 @@ class Loop:
             return False
         finally:
             self._connection.forbid_abort()
-        num_decoding = sum(share.num_tokens == 1 for share in shares)
+        num_decoding = sum(share.is_decoding for share in shares)
         num_prefill = self._batch.num_tokens - num_decoding
         self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
         return True
@@ -257,25 +259,28 @@ class Loop:
     def _only_prefill_in(self, shares: list[Share]) -> Choice | None:
         """Return the choice that a batch belongs to when it is a prefill of one request alone.
 
-        Other batches are short, and an abort would hit the tokens of others.
+        An abort of any other batch would hit the tokens of others.
         """
-        if len(shares) != 1:
+        if len(shares) != 1 or shares[0].is_decoding:
             return None
-        choice = self._choice_in(shares[0].slot_id)
-        return choice if choice.request.is_prefilling else None
+        return self._choice_in(shares[0].slot_id)
 
     def _make_room(self) -> None:
-        """Free cells: of an idle slot, or else of the youngest choice, which is paused."""
+        """Free cells: of an idle slot, or else of the youngest choice, which is paused.
+
+        The youngest one waits even when it holds nothing: it is its prompt that does not fit, and
+        an older one must not be stopped for it.
+        """
         if self._slots.evict_idle():
             return
-        holding = [c for c in self._running if self._slots[c.slot_id].num_tokens]
-        youngest = holding[-1] if holding else self._running[-1]
-        others = [c for c in self._running if c is not youngest and c.state == "running"]
-        if not others:
-            self._finish(youngest, "context_full")
+        *others, youngest = [choice for choice in self._running if choice.state == "running"]
+        if others:
+            self._slots.clear(self._slots[youngest.slot_id])
+            youngest.state = "paused"
             return
-        self._slots.clear(self._slots[youngest.slot_id])
-        youngest.state = "paused"
+        siblings = [c for c in youngest.request.choices if c.state == "forking"]
+        for choice in (youngest, *siblings):
+            self._finish(choice, "context_full")
 
     def _keep_aborted(self, shares: list[Share]) -> None:
         """Bring the slot of an aborted prefill in line with what the context still holds.
@@ -289,6 +294,7 @@ class Loop:
             if not self._traits.survives_abort or end < slot.num_tokens:
                 self._slots.clear(slot)
             else:
+                self._statistics.num_prefilled_tokens += end - slot.num_tokens
                 self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
 
     def _fail_batch(self, shares: list[Share], error: MilepostError) -> None:
@@ -297,7 +303,7 @@ class Loop:
             self._slots.clear(self._slots[share.slot_id])
         for request in {id(c.request): c.request for c in map(self._choice_of, shares)}.values():
             self._fail(request.request_id, error)
-            for choice in request.choices:
+            for choice in list(request.choices):
                 self._end(choice)
 
     # --- after the batch -----------------------------------------------------------------
@@ -342,7 +348,6 @@ class Loop:
             )
 
     def _finish(self, choice: Choice, reason: FinishReason) -> None:
-        self._statistics.num_decoded_tokens += choice.num_decoded
         self._decoder.finish(choice, reason)
         self._end(choice)
 
@@ -351,8 +356,12 @@ class Loop:
         if choice.state == "finished":
             return
         choice.state = "finished"
+        self._statistics.num_decoded_tokens += choice.num_decoded
         self._running.remove(choice)
         self._slots.release(self._slots[choice.slot_id])
+        choice.sampler.close()
+        if choice.request.is_finished:
+            choice.request.choices.clear()  # they refer to each other, and hold whole prompts
         for other in self._running:
             if other.state == "paused":
                 other.state = "running"

@@ -33,6 +33,9 @@ class Sampler:
         self._chain = build_chain(library, vocab, params, seed, context.num_context_tokens)
         self._grammar: Grammar | None = None
         self._candidates: Candidates | None = None
+        self._banned = [token for token, bias in biases(vocab, params) if bias == -math.inf]
+        if len({*self._banned} & {*range(vocab.num_tokens)}) == vocab.num_tokens:
+            raise InvalidRequest("every token is banned", param="logit_bias")
         if params.grammar:
             self._grammar = Grammar(library, vocab, params.grammar)
             self._candidates = Candidates(library, vocab.num_tokens)
@@ -41,6 +44,12 @@ class Sampler:
         """Show the samplers that look back the end of the prompt, int32 of shape (n,)."""
         for token in prompt[len(prompt) - num_looked_back(self._params, len(prompt)) :].tolist():
             self._chain.accept(token)
+
+    def close(self) -> None:
+        """Free the native samplers; they may hold megabytes."""
+        self._chain.close()
+        if self._grammar is not None:
+            self._grammar.close()
 
     def sample(self, row: int) -> int:
         """Pick a token from a row of the last batch; NO_TOKEN when the grammar allows none."""
@@ -66,6 +75,7 @@ class Sampler:
             if candidates.has_any:
                 return token
         candidates.fill(logits)
+        candidates.ban(self._banned)  # else the chain could be left with banned tokens only
         grammar.restrict(candidates)
         if not candidates.has_any:
             return NO_TOKEN
@@ -83,8 +93,11 @@ def num_looked_back(params: SamplingParams, num_prompt_tokens: int) -> int:
 
 
 def look_back(last_n: int, whole: int) -> int:
-    """Return a number of tokens to look back on, where -1 stands for all of them."""
-    return whole if last_n < 0 else last_n
+    """Return a number of tokens to look back on, where -1 stands for all of them.
+
+    More than all would only cost memory: llama.cpp makes a ring buffer of this length.
+    """
+    return whole if last_n < 0 else min(last_n, whole)
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -99,10 +112,8 @@ def build_chain(
 ) -> SamplerChain:
     """Return the samplers of a request in their order; those that change nothing are left out."""
     chain = SamplerChain(library, vocab)
-    banned = [*vocab.suppressed_tokens, *(vocab.eog_tokens if params.ignore_eos else ())]
-    biases = [*params.logit_bias, *((token, -math.inf) for token in banned)]
-    if biases:
-        chain.add_logit_bias(biases)
+    if added := biases(vocab, params):
+        chain.add_logit_bias(added)
     if params.mirostat:
         chain.add_temperature(params.temperature, 0.0, 1.0)
         chain.add_mirostat(params.mirostat, seed, params.mirostat_tau, params.mirostat_eta)
@@ -123,6 +134,12 @@ def build_chain(
     else:
         chain.add_dist(seed)
     return chain
+
+
+def biases(vocab: Vocab, params: SamplingParams) -> list[tuple[int, float]]:
+    """Return what is added to the logits of tokens, those that must never be sampled included."""
+    banned = [*vocab.suppressed_tokens, *(vocab.eog_tokens if params.ignore_eos else ())]
+    return [*params.logit_bias, *((token, -math.inf) for token in banned)]
 
 
 def is_greedy(params: SamplingParams) -> bool:

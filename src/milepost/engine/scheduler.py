@@ -33,6 +33,7 @@ class Share:
 
     slot_id: int
     num_tokens: int
+    is_decoding: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def plan_batch(
     """
     decoding = [work for work in works if work.is_decoding and work.num_missing]
     prefilling = [work for work in works if not work.is_decoding and work.num_missing]
-    shares = [Share(work.slot_id, work.num_missing) for work in decoding]
+    shares = [Share(work.slot_id, work.num_missing, is_decoding=True) for work in decoding]
     if prefilling:
         budget = choose_chunk_tokens(
             limits, prefill_tokens_per_s, others_decode=bool(decoding)
@@ -75,7 +76,7 @@ def choose_chunk_tokens(
         fits = int(prefill_tokens_per_s * MAX_STALL_S) or micro
         return min(max(fits, MIN_CHUNK_TOKENS), micro, most)
     fits = int(prefill_tokens_per_s * MAX_CHUNK_S) // micro * micro or micro
-    return min(fits, most)
+    return min(fits, most // micro * micro)
 
 
 def split_budget(prefilling: Sequence[Work], budget: int) -> list[Share]:
@@ -90,4 +91,4 @@ def split_budget(prefilling: Sequence[Work], budget: int) -> list[Share]:
         more = min(work.num_missing - grants[work.slot_id], left)
         grants[work.slot_id] += more
         left -= more
-    return [Share(slot_id, count) for slot_id, count in grants.items() if count]
+    return [Share(slot_id, count, is_decoding=False) for slot_id, count in grants.items() if count]

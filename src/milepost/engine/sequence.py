@@ -16,9 +16,11 @@ import numpy as np
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher
+from milepost.errors import InvalidRequest
 from milepost.protocol.messages import Generate, TokenLogprob
 
 ChoiceState = Literal["forking", "running", "paused", "finished"]
+TOKEN_DTYPE = np.dtype("<i4")
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +47,13 @@ class Choice:
             self.tokens = np.concatenate([self.tokens, np.zeros(len(self.tokens) + 64, np.int32)])
         self.tokens[self.num_tokens] = token
         self.num_tokens += 1
+
+
+def parse_tokens(data: bytes) -> np.ndarray:
+    """Return the tokens of a message, int32 of shape (n,), read-only."""
+    if len(data) % TOKEN_DTYPE.itemsize:
+        raise InvalidRequest(f"{len(data)} bytes are not a whole number of tokens")
+    return np.frombuffer(data, TOKEN_DTYPE)
 
 
 @dataclass(slots=True, eq=False)

@@ -72,7 +72,10 @@ def choose_slot(slots: Sequence[Slot], prompt: np.ndarray, *, can_cut: bool) -> 
     def lost(slot: Slot) -> int:
         return slot.num_tokens - (num_reused if slot is source else 0)
 
-    target = min(idle, key=lambda slot: (lost(slot), slot is not source, slot.last_used))
+    def is_fork(slot: Slot) -> bool:
+        return num_reused > 0 and slot is not source
+
+    target = min(idle, key=lambda slot: (lost(slot), is_fork(slot), slot.last_used))
     return SlotChoice(source.slot_id, target.slot_id, num_reused)
 
 

@@ -41,6 +41,10 @@ class Candidates:
         self._data[0] = (token, 1.0, 0.0)
         self._reset(1)
 
+    def ban(self, tokens: Sequence[int]) -> None:
+        """Forbid tokens; only after `fill`, while candidates stand in the order of their ids."""
+        self._data["logit"][list(tokens)] = -np.inf
+
     @property
     def has_any(self) -> bool:
         """Whether the first candidate, or any other, is still allowed."""
@@ -78,6 +82,10 @@ class SamplerChain:
 
     def __len__(self) -> int:
         return int(self._lib.llama_sampler_chain_n(self._chain))
+
+    def close(self) -> None:
+        """Free the samplers; the chain cannot be used any more."""
+        self._library.ffi.release(self._chain)
 
     def sample(self, context: Context, row: int) -> int:
         """Pick a token from the logits of a row of the last batch, and remember it."""
@@ -190,6 +198,7 @@ class Grammar:
 
     def __init__(self, library: Library, vocab: Vocab, gbnf: str) -> None:
         """Raises InvalidRequest when the grammar cannot be parsed or has no rule `root`."""
+        self._ffi = library.ffi
         self._lib = library.lib
         library.take_errors()
         pointer = self._lib.llama_sampler_init_grammar(vocab.pointer, encode_text(gbnf), b"root")
@@ -197,6 +206,10 @@ class Grammar:
             reason = library.take_errors() or "it has no usable rule named root"
             raise InvalidRequest(f"the grammar cannot be parsed: {reason}", param="grammar")
         self._grammar = library.ffi.gc(pointer, self._lib.llama_sampler_free)
+
+    def close(self) -> None:
+        """Free the grammar; it cannot be used any more."""
+        self._ffi.release(self._grammar)
 
     def restrict(self, candidates: Candidates) -> None:
         """Set the logits of forbidden tokens to minus infinity."""

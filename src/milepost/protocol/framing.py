@@ -50,7 +50,7 @@ class FrameReader(Generic[T]):
             payload = memoryview(self._buffer)[start + HEADER.size : end]
             try:
                 message = self._decoder.decode(payload)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise ProtocolError(
                     f"a frame of {len(payload)} bytes is not a message: {error}"
                 ) from error
