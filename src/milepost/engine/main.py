@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,6 +41,7 @@ from milepost.protocol.messages import (
     MemoryKind,
     ModelInfo,
     Ready,
+    ToEngine,
 )
 
 # The reader thread needs the GIL for microseconds; the default interval of 5 ms would add to a
@@ -62,6 +63,9 @@ def main() -> int:
     except MilepostError as error:
         logger.debug("%s", error)  # the front end was told, and tells the user
         return 1
+    except Exception:
+        logger.exception("the engine process ends: an error of its own")
+        return 1
     finally:
         connection.close()
     return 0
@@ -74,13 +78,11 @@ def serve(connection: Connection) -> None:
         connection,
         Hello(protocol_version=PROTOCOL_VERSION, pid=os.getpid(), library=library.name),
     )
-    load, *rest = connection.receive(wait=True)
-    if not isinstance(load, Load) or rest:
-        raise ProtocolError(f"the first message is a {type(load).__name__} instead of a Load")
-    settings = msgspec.msgpack.decode(load.settings, type=EngineSettings)
-    set_up_logging(msgspec.msgpack.decode(load.log_settings, type=LogSettings))
+    first, *rest = connection.receive(wait=True)
     started_s = time.perf_counter()
     try:
+        settings, log_settings = parse_load(first, rest)
+        set_up_logging(log_settings)
         model = load_model(library, settings, progress_reporter(connection))
         context = make_context(model, settings)
         context.warm_up(Batch(library, 1))
@@ -96,6 +98,19 @@ def serve(connection: Connection) -> None:
     finally:
         context.close()
         model.close()
+
+
+def parse_load(first: ToEngine, rest: Sequence[ToEngine]) -> tuple[EngineSettings, LogSettings]:
+    """Return the settings in the first message; raises ProtocolError when it is no good Load."""
+    if not isinstance(first, Load) or rest:
+        raise ProtocolError(f"the first message is a {type(first).__name__} instead of a Load")
+    try:
+        return (
+            msgspec.msgpack.decode(first.settings, type=EngineSettings),
+            msgspec.msgpack.decode(first.log_settings, type=LogSettings),
+        )
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"the settings in Load cannot be understood: {error}") from error
 
 
 def open_library_or_report(connection: Connection) -> Library:
