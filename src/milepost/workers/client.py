@@ -15,7 +15,13 @@ from typing import Literal
 import numpy as np
 
 from milepost import errors
-from milepost.errors import EngineDied, InvalidRequest, MilepostError, Unavailable
+from milepost.errors import (
+    ContextExceeded,
+    EngineDied,
+    InvalidRequest,
+    MilepostError,
+    Unavailable,
+)
 from milepost.protocol.framing import encode_frame
 from milepost.protocol.messages import (
     Cancel,
@@ -95,7 +101,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> GenerationEvent:
-        if self._num_open == 0 and self._events.empty():
+        if self._num_open == 0:
             raise StopAsyncIteration
         event = await self._events.get()
         if isinstance(event, MilepostError):
@@ -155,8 +161,8 @@ class EngineClient:
     def open(self, generation: Generation, message: Generate) -> None:
         """Send a request and route its events from now on."""
         self._check_ready()
-        self._generations[generation.request_id] = generation
         self._send(message)
+        self._generations[generation.request_id] = generation
 
     def close(self, generation: Generation, *, is_running: bool) -> None:
         """Forget a request; one that is still running is cancelled."""
@@ -179,7 +185,7 @@ class EngineClient:
                     generation.put(message)
             case Failed():
                 if generation := self._generations.get(message.request_id):
-                    generation.put(error_from(message.kind, message.message))
+                    generation.put(self._error_of(message, generation))
             case Status():
                 waiter = self._status_waiters.get(message.status_id)
                 if waiter is not None and not waiter.done():
@@ -209,6 +215,11 @@ class EngineClient:
         self._generations.clear()
         self._status_waiters.clear()
 
+    def _error_of(self, message: Failed, generation: Generation) -> MilepostError:
+        if message.kind == ContextExceeded.__name__ and self.model is not None:
+            return ContextExceeded(generation.num_prompt_tokens, self.model.num_context_tokens)
+        return error_from(message.kind, message.message)
+
     def _check_ready(self) -> None:
         if self.state == "ready":
             return
@@ -231,6 +242,6 @@ def error_from(kind: str, message: str) -> MilepostError:
     found = getattr(errors, kind, MilepostError)
     if not (isinstance(found, type) and issubclass(found, MilepostError)):
         return MilepostError(message)
-    if issubclass(found, errors.ContextExceeded):  # made from two numbers, which are in the text
+    if issubclass(found, ContextExceeded):  # made from two numbers, which are in the text
         return InvalidRequest(message)
     return found(message)

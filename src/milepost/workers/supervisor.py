@@ -63,6 +63,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._first_load: asyncio.Future[None] | None = None
         self._on_progress: Callable[[float], None] | None = None
+        self._is_stopping = False
 
     @property
     def pid(self) -> int | None:
@@ -81,18 +82,17 @@ class Supervisor:
         return self._first_load
 
     async def stop(self) -> None:
-        """End the process, kindly first."""
+        """End the process, kindly first; what still waits for it fails."""
         if self._task is None:
             return
-        process = self._process
-        if process is not None and process.returncode is None:
+        self._is_stopping = True
+        if self._process is not None and self._process.returncode is None:
             self._client.shut_down()
-            try:
-                await asyncio.wait_for(process.wait(), SHUTDOWN_GRACE_S)
-            except TimeoutError:
-                process.kill()
+            await wait_or_kill(self._process)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._client.state != "failed":
+            self._client.detach("failed", "the server is shutting down")
 
     async def _keep_running(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,6 +100,8 @@ class Supervisor:
         while True:
             started_s = loop.time()
             failure = await self._run_once()
+            if self._is_stopping:
+                return
             if self._first_load is not None and not self._first_load.done():
                 error = failure or EngineStartFailed(self._exit_text())
                 self._client.detach("failed", str(error))
@@ -116,31 +118,37 @@ class Supervisor:
     async def _run_once(self) -> MilepostError | None:
         """Run a process to its end; return why it could not be used, if it said so."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            os.set_inheritable(theirs.fileno(), True)
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                env=self._environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                # Ctrl-C is for the front end alone, which then ends the engine in order.
-                start_new_session=True,
+        with ours, theirs:
+            try:
+                process = self._process = await self._start_process(theirs)
+            except OSError as error:
+                return EngineStartFailed(f"cannot start {self._command[0]}: {error.strerror}")
+            theirs.close()  # the end of the process must be the end of the stream
+            loop = asyncio.get_running_loop()
+            transport, stream = await loop.create_connection(
+                lambda: EngineStream(self._take), sock=ours
             )
-        loop = asyncio.get_running_loop()
-        transport, stream = await loop.create_connection(
-            lambda: EngineStream(self._take), sock=ours
-        )
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._write = transport.write
-        try:
-            failure = await stream.ended
-        finally:
-            transport.close()
-            if self._process.returncode is None and stream.is_broken:
-                self._process.kill()
-        await self._process.wait()
+            transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+            self._write = transport.write
+            try:
+                failure = await stream.ended
+            finally:
+                transport.close()
+                if process.returncode is None and stream.is_broken:
+                    process.kill()
+            await wait_or_kill(process)
         return failure
+
+    async def _start_process(self, connection: socket.socket) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            str(connection.fileno()),
+            pass_fds=[connection.fileno()],
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            # Ctrl-C is for the front end alone, which then ends the engine in order.
+            start_new_session=True,
+        )
 
     def _take(self, message: FromEngine) -> None:
         """Handle the messages of the start; all others are the client's."""
@@ -174,6 +182,15 @@ class Supervisor:
         code = self._process.returncode if self._process else None
         how = f"by signal {-code}" if code is not None and code < 0 else f"with status {code}"
         return f"the engine process ended {how}"
+
+
+async def wait_or_kill(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process that was told to end, and kill it when it takes too long."""
+    try:
+        await asyncio.wait_for(process.wait(), SHUTDOWN_GRACE_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 class EngineStream(asyncio.Protocol):
