@@ -173,9 +173,12 @@ class Context:
         """
         return bool(self._lib.llama_memory_seq_rm(self._memory, seq_id, start, end))
 
-    def copy(self, source: int, target: int) -> None:
-        """Make `target`, which must be empty, a fork of the whole of `source`."""
-        self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+    def copy(self, source: int, target: int, start: int = -1, end: int = -1) -> None:
+        """Make `target` share the positions [start, end) of `source`; -1 as in `remove`.
+
+        Attention cells are shared as they are; a recurrent state is copied when it changes.
+        """
+        self._lib.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def pos_max(self, seq_id: int) -> int:
         """Return the last position that a sequence holds, -1 when it is empty."""

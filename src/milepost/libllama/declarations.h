@@ -220,3 +220,13 @@ struct llama_sampler * llama_sampler_init_dry(
 struct llama_sampler * llama_sampler_init_adaptive_p(float target, float decay, uint32_t seed);
 struct llama_sampler * llama_sampler_init_logit_bias(
     int32_t n_vocab, int32_t n_logit_bias, const llama_logit_bias * logit_bias);
+
+// state of one sequence
+size_t llama_state_seq_get_size_ext(
+    struct llama_context * ctx, llama_seq_id seq_id, llama_state_seq_flags flags);
+size_t llama_state_seq_get_data_ext(
+    struct llama_context * ctx, uint8_t * dst, size_t size, llama_seq_id seq_id,
+    llama_state_seq_flags flags);
+size_t llama_state_seq_set_data_ext(
+    struct llama_context * ctx, const uint8_t * src, size_t size, llama_seq_id dest_seq_id,
+    llama_state_seq_flags flags);
