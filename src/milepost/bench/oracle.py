@@ -40,15 +40,15 @@ class Oracle:
         """Return the length of the longest prefix of a prompt that was computed before."""
         return max((shared_length(known, prompt) for known in self._sequences), default=0)
 
-    def count_needed(self, prompt: Tokens, num_computed: int | None = None) -> int:
-        """Return how many tokens of a prompt had to be prefilled.
 
-        `num_computed` is where a cancelled prefill came to; None: to the end.
-        """
-        num_known = self.count_known(prompt)
-        if num_computed is None or num_computed >= len(prompt):
-            return max(len(prompt) - num_known, min(MIN_PREFILLED, len(prompt)))
-        return max(num_computed - num_known, 0)
+def count_needed(num_tokens: int, num_known: int, num_computed: int | None = None) -> int:
+    """Return how many tokens of a prompt had to be prefilled, when a prefix was known.
+
+    `num_computed` is where a cancelled prefill came to; None: to the end.
+    """
+    if num_computed is None or num_computed >= num_tokens:
+        return max(num_tokens - num_known, min(MIN_PREFILLED, num_tokens))
+    return max(num_computed - num_known, 0)
 
 
 def shared_length(a: Tokens, b: Tokens) -> int:

@@ -108,8 +108,7 @@ def read_trace(path: Path) -> Trace:
         if text.strip()
     )
     trace = _build_trace(path, header, lines)
-    for _ in trace.requests():
-        pass
+    _check_requests(path, trace)
     return trace
 
 
@@ -182,6 +181,14 @@ def encode_line(line: TraceLine) -> dict[str, Any]:
         fields["tools"] = line.tools if line.tools is False else list(line.tools)
     fields["reply"] = line.reply
     return fields | dict(line.markers)
+
+
+def _check_requests(path: Path, trace: Trace) -> None:
+    seen = set()
+    for request in trace.requests():
+        if request.id in seen:
+            raise BenchmarkFailed(f"{path} has two requests with id {request.id}")
+        seen.add(request.id)
 
 
 def _take_messages(thread: Sequence[Message], upto: int) -> list[Message]:
