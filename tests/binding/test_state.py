@@ -74,7 +74,7 @@ def split_bench(request: pytest.FixtureRequest, tiny_models: dict[str, Path]) ->
     """A bench on the kinds whose state has both parts."""
     bench = Bench(tiny_models[request.param])
     bench.compute(0, 0, 40)
-    assert bench.states.learn_layout(0)
+    assert bench.states.learn_layout(0) == "two_parts"
     bench.context.clear()
     yield bench
     bench.close()
@@ -108,6 +108,30 @@ def test_segments_and_a_partial_state_go_on_exactly(split_bench: Bench) -> None:
     split_bench.states.write_partial(0, partial)
 
     assert split_bench.is_same(split_bench.compute(0, 500, 600), expected)
+
+
+@pytest.mark.parametrize("kind", ["full", "recurrent"])
+def test_other_kinds_have_one_part(kind: str, tiny_models: dict[str, Path]) -> None:
+    bench = Bench(tiny_models[kind])
+    bench.compute(0, 0, 40)
+
+    assert bench.states.learn_layout(0) == "one_part"
+
+    bench.close()
+
+
+def test_full_attention_goes_on_from_segments(tiny_models: dict[str, Path]) -> None:
+    bench = Bench(tiny_models["full"])
+    expected = bench.compute_prompt()
+    assert bench.states.learn_layout(0) == "one_part"
+    first, second = bench.states.read_segment(0, 0, CUT), bench.states.read_segment(0, CUT, 550)
+    bench.context.clear()
+
+    bench.states.write_segment(0, first, 0, CUT)
+    bench.states.write_segment(0, second, CUT, 500)
+
+    assert np.array_equal(bench.compute(0, 500, 600), expected)
+    bench.close()
 
 
 def test_the_first_part_of_a_segment_can_be_used(split_bench: Bench) -> None:

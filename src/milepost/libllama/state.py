@@ -16,6 +16,8 @@ written last.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from milepost.errors import StateRefused
@@ -26,6 +28,9 @@ MAX_HEADER_BYTES = 64  # arbitrary; it is 8 in this build (a magic number and th
 PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 StateBytes = np.ndarray  # uint8 of shape (n,)
+# "one_part": whole and partial are the same, so there is only attention or only recurrence;
+# "two_parts": they can be taken apart; "unknown": they cannot.
+StateLayout = Literal["one_part", "two_parts", "unknown"]
 
 
 class StateIO:
@@ -40,20 +45,24 @@ class StateIO:
         self._num_header_bytes = 0
         self._empty_partial = np.zeros(0, np.uint8)  # without header
 
-    def learn_layout(self, seq_id: int) -> bool:
-        """Find out from a sequence that holds tokens where the header ends.
+    def learn_layout(self, seq_id: int) -> StateLayout:
+        """Find out from a sequence that holds tokens how its state is put together.
 
-        Must return True before segments are read or written; False: this model's states cannot be
-        taken apart.
+        Must be called before segments are read or written.
         """
         whole, partial = self._get(seq_id, WHOLE), self._get(seq_id, PARTIAL_ONLY)
+        if len(whole) == len(partial):
+            self._num_header_bytes = 0
+            self._empty_partial = np.zeros(0, np.uint8)
+            return "one_part" if np.array_equal(whole, partial) else "unknown"
         for num_bytes in range(MAX_HEADER_BYTES + 1):
             body = partial[num_bytes:]
-            if len(body) < len(whole) and np.array_equal(whole[len(whole) - len(body) :], body):
+            is_tail = np.array_equal(whole[len(whole) - len(body) :], body)
+            if is_tail and np.array_equal(whole[:num_bytes], partial[:num_bytes]):
                 self._num_header_bytes = num_bytes
                 self._empty_partial = self._get(self._scratch, PARTIAL_ONLY)[num_bytes:]
-                return np.array_equal(whole[:num_bytes], partial[:num_bytes])
-        return False
+                return "two_parts"
+        return "unknown"
 
     def read(self, seq_id: int) -> StateBytes:
         """Return the whole state of a sequence."""
@@ -83,6 +92,8 @@ class StateIO:
         context.copy(seq_id, self._scratch, start, end)
         try:
             whole = self._get(self._scratch, WHOLE)
+            if not len(self._empty_partial):
+                return whole
             num_partial = self._size(self._scratch, PARTIAL_ONLY) - self._num_header_bytes
             return whole[: len(whole) - num_partial].copy()  # or the rest would stay in memory
         finally:

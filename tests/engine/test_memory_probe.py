@@ -1,0 +1,67 @@
+"""What the probe learns from a model of each memory kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from milepost.engine.memory_probe import MemoryProbe, MemoryTraits
+from milepost.libllama import Context, ContextParams, Model, ModelParams, open_library
+from milepost.libllama.state import StateIO
+
+
+def probe(path: Path, *, swa_full: bool = False) -> MemoryTraits:
+    """Probe a model in a context of its own."""
+    with Model(open_library(), path, ModelParams()) as model:
+        params = ContextParams(
+            num_context_tokens=1024,
+            num_batch_tokens=256,
+            num_ubatch_tokens=128,
+            num_sequences=3,
+            num_threads=1,
+            num_threads_batch=1,
+            swa_full=swa_full,
+        )
+        with Context(model, params) as context:
+            traits = MemoryProbe(context, StateIO(context, 2), swa_full=swa_full).run()
+            assert context.pos_max(0) == -1
+            return traits
+
+
+@pytest.mark.parametrize(
+    ("kind", "can_cut", "survives_abort", "has_segments", "has_states"),
+    [
+        ("full", True, True, True, False),
+        ("window", False, True, True, True),
+        ("recurrent", False, False, False, True),
+        ("hybrid", False, False, True, True),
+    ],
+)
+def test_a_kind_is_found_by_trying(
+    tiny_models: dict[str, Path],
+    kind: str,
+    can_cut: bool,
+    survives_abort: bool,
+    has_segments: bool,
+    has_states: bool,
+) -> None:
+    traits = probe(tiny_models[kind])
+
+    assert traits.kind == kind
+    assert traits.can_cut == can_cut
+    assert traits.survives_abort == survives_abort
+    assert traits.has_segments == has_segments
+    assert traits.has_states == has_states
+    assert traits.can_restore
+
+
+def test_a_full_window_cache_can_be_cut(tiny_models: dict[str, Path]) -> None:
+    assert probe(tiny_models["window"], swa_full=True).can_cut
+
+
+def test_sizes_are_measured(tiny_models: dict[str, Path]) -> None:
+    traits = probe(tiny_models["hybrid"])
+
+    assert traits.state_bytes > 1000
+    assert 10 < traits.segment_bytes_per_token < traits.state_bytes
