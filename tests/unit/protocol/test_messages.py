@@ -1,0 +1,145 @@
+"""Every message arrives as it was sent, and none is left out here."""
+
+from __future__ import annotations
+
+import math
+import typing
+
+import msgspec
+import pytest
+
+from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
+from milepost.protocol.messages import (
+    Cancel,
+    Counters,
+    Delta,
+    Failed,
+    Finished,
+    FromEngine,
+    Generate,
+    GetStatus,
+    Hello,
+    Load,
+    LoadFailed,
+    LoadProgress,
+    Message,
+    ModelInfo,
+    PromptProgress,
+    Ready,
+    Shutdown,
+    SlotStatus,
+    Status,
+    Timings,
+    ToEngine,
+    TokenLogprob,
+)
+from milepost.protocol.sampling import SamplingParams
+
+TO_ENGINE: tuple[ToEngine, ...] = (
+    Load(settings=b"\x80", log_settings=b""),
+    Generate(
+        request_id=2**40,
+        tokens=b"\x01\x00\x00\x00\xff\xff\x00\x00",
+        sampling=SamplingParams(
+            samplers=("top_k", "temperature"),
+            seed=2**32 - 1,
+            temperature=0.5,
+            logit_bias=((5, -math.inf), (6, 1.5)),
+            dry_sequence_breakers=("\n", "é"),
+            grammar='root ::= "🎉"',
+            ignore_eos=True,
+        ),
+        max_tokens=0,
+        stop=("a", "\n\n"),
+        num_choices=3,
+        num_logprobs=0,
+        cache_prompt=False,
+        wants_progress=True,
+        special=True,
+    ),
+    Cancel(request_id=1),
+    GetStatus(status_id=4),
+    Shutdown(),
+)
+FROM_ENGINE: tuple[FromEngine, ...] = (
+    Hello(protocol_version=1, pid=123, library="xllamacpp"),
+    LoadProgress(fraction=0.25),
+    Ready(
+        model=ModelInfo(
+            description="llama 135M Q4_1",
+            size_bytes=1,
+            num_params=2,
+            num_vocab=3,
+            num_embd=4,
+            num_layers=5,
+            num_context_train_tokens=6,
+            num_context_tokens=7,
+            num_parallel=8,
+            num_batch_tokens=9,
+            num_ubatch_tokens=10,
+            memory_kind="window",
+            num_window_tokens=11,
+            device="CPU",
+            load_s=0.5,
+        )
+    ),
+    LoadFailed(kind="ModelFileError", message="é"),
+    PromptProgress(request_id=1, num_tokens=9, num_cached=2, num_processed=4, elapsed_ms=1.5),
+    Delta(
+        request_id=1,
+        choice=2,
+        text="",
+        tokens=(5, 6),
+        logprobs=(TokenLogprob(token=5, piece=b"\xc3", logprob=-0.5, top=((5, b"\xff", -0.5),)),),
+    ),
+    Finished(
+        request_id=1,
+        choice=1,
+        reason="stop_string",
+        stop_string="###",
+        num_prompt_tokens=3,
+        timings=Timings(cache_n=1, prompt_n=2, prompt_ms=3.5, predicted_n=4, predicted_ms=5.5),
+    ),
+    Failed(request_id=1, kind="InvalidRequest", message="no"),
+    Status(
+        status_id=1,
+        slots=(
+            SlotStatus(
+                slot_id=0,
+                state="decode",
+                request_id=3,
+                num_tokens=4,
+                num_prompt_tokens=2,
+                num_decoded=2,
+            ),
+        ),
+        num_waiting=1,
+        counters=Counters(num_requests=5, prefill_s=0.5),
+    ),
+)
+
+
+@pytest.mark.parametrize("message", TO_ENGINE, ids=lambda message: type(message).__name__)
+def test_round_trip_to_the_engine(message: ToEngine) -> None:
+    assert list(front_end_reader().feed(encode_frame(message))) == [message]
+
+
+@pytest.mark.parametrize("message", FROM_ENGINE, ids=lambda message: type(message).__name__)
+def test_round_trip_from_the_engine(message: FromEngine) -> None:
+    assert list(engine_reader().feed(encode_frame(message))) == [message]
+
+
+def test_every_message_is_tried() -> None:
+    assert {type(message) for message in TO_ENGINE + FROM_ENGINE} == set(typing.get_args(Message))
+
+
+def test_the_tag_is_the_class_name() -> None:
+    for message in TO_ENGINE + FROM_ENGINE:
+        fields = msgspec.msgpack.decode(encode_frame(message)[4:])
+        assert fields["type"] == type(message).__name__
+
+
+def test_defaults_are_not_sent() -> None:
+    message = Generate(request_id=1, tokens=b"", sampling=SamplingParams())
+    fields = msgspec.msgpack.decode(encode_frame(message)[4:])
+    assert fields == {"type": "Generate", "request_id": 1, "tokens": b"", "sampling": {}}

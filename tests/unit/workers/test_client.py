@@ -1,0 +1,289 @@
+"""What the front end makes of an engine's messages, without a process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.fakes.engine import MODEL
+
+from milepost.errors import (
+    ContextExceeded,
+    EngineDied,
+    InvalidRequest,
+    MilepostError,
+    ModelFileError,
+    NativeCallFailed,
+    Unavailable,
+)
+from milepost.protocol.framing import front_end_reader
+from milepost.protocol.messages import (
+    Cancel,
+    Counters,
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    Generate,
+    GetStatus,
+    LoadProgress,
+    Ready,
+    Status,
+    Timings,
+    ToEngine,
+)
+from milepost.protocol.sampling import SamplingParams
+from milepost.workers.client import EngineClient, GenerateSpec, error_from
+
+TIMEOUT_S = 10.0
+TIMINGS = Timings(cache_n=0, prompt_n=2, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)
+STATUS = Status(status_id=0, slots=(), num_waiting=0, counters=Counters())
+
+
+@dataclass
+class Wire:
+    """Takes the frames that a client writes."""
+
+    sent: list[ToEngine] = field(default_factory=list)
+
+    def write(self, data: bytes) -> None:
+        self.sent += front_end_reader().feed(data)
+
+
+def ready_client() -> tuple[EngineClient, Wire]:
+    client, wire = EngineClient(), Wire()
+    client.attach(wire.write)
+    client.take(Ready(model=MODEL))
+    return client, wire
+
+
+def spec(**fields: Any) -> GenerateSpec:
+    return GenerateSpec(tokens=[1, 2], sampling=SamplingParams(), **fields)
+
+
+def delta(request_id: int, text: str, choice: int = 0) -> Delta:
+    return Delta(request_id=request_id, choice=choice, text=text, tokens=(1,))
+
+
+def finished(request_id: int, choice: int = 0, reason: FinishReason = "eos") -> Finished:
+    return Finished(
+        request_id=request_id, choice=choice, reason=reason, num_prompt_tokens=2, timings=TIMINGS
+    )
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine; what hangs fails."""
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+
+
+def test_events_come_in_order_until_the_last_choice_is_finished() -> None:
+    async def test() -> None:
+        client, _ = ready_client()
+        async with client.generate(spec(num_choices=2)) as generation:
+            events = [
+                delta(generation.request_id, "a"),
+                finished(generation.request_id, choice=1),
+                delta(generation.request_id, "b"),
+                finished(generation.request_id),
+            ]
+            for event in events:
+                client.take(event)
+            assert [event async for event in generation] == events
+
+    run(test)
+
+
+def test_the_request_goes_out_on_entering() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        generation = client.generate(spec(max_tokens=5, stop=("x",)))
+        assert wire.sent == []
+        assert generation.num_prompt_tokens == 2
+        async with generation:
+            pass
+        assert wire.sent[0] == Generate(
+            request_id=generation.request_id,
+            tokens=b"\1\0\0\0\2\0\0\0",
+            sampling=SamplingParams(),
+            max_tokens=5,
+            stop=("x",),
+        )
+
+    run(test)
+
+
+def test_leaving_cancels_what_still_runs_and_nothing_else() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        async with client.generate(spec()) as left:
+            pass
+        async with client.generate(spec()) as complete:
+            client.take(finished(complete.request_id))
+            assert [event.reason async for event in complete if isinstance(event, Finished)]
+        assert [message for message in wire.sent if isinstance(message, Cancel)] == [
+            Cancel(request_id=left.request_id)
+        ]
+
+    run(test)
+
+
+def test_what_arrives_after_leaving_is_dropped() -> None:
+    async def test() -> None:
+        client, _ = ready_client()
+        async with client.generate(spec()) as generation:
+            pass
+        client.take(delta(generation.request_id, "late"))
+        client.take(finished(generation.request_id, reason="cancelled"))
+        client.take(Failed(request_id=generation.request_id, kind="EngineDied", message=""))
+
+    run(test)
+
+
+def test_ids_are_never_reused_across_restarts() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        ids = set()
+        for _ in range(3):
+            for _ in range(5):
+                async with client.generate(spec()) as generation:
+                    ids.add(generation.request_id)
+            client.detach("restarting")
+            client.attach(wire.write)
+            client.take(Ready(model=MODEL))
+        assert len(ids) == 15
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", [InvalidRequest, NativeCallFailed, Unavailable])
+def test_a_failure_is_raised_as_its_class(kind: type[MilepostError]) -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        async with client.generate(spec(num_choices=3)) as generation:
+            client.take(Failed(request_id=generation.request_id, kind=kind.__name__, message="why"))
+            with pytest.raises(kind, match=r"^why$"):
+                await anext(generation)
+            assert [event async for event in generation] == []
+        assert not any(isinstance(message, Cancel) for message in wire.sent)
+
+    run(test)
+
+
+def test_a_prompt_that_is_too_long_keeps_its_numbers() -> None:
+    async def test() -> None:
+        client, _ = ready_client()
+        async with client.generate(spec()) as generation:
+            client.take(
+                Failed(request_id=generation.request_id, kind="ContextExceeded", message="long")
+            )
+            with pytest.raises(ContextExceeded) as caught:
+                await anext(generation)
+        assert caught.value.num_prompt_tokens == 2
+        assert caught.value.num_context_tokens == MODEL.num_context_tokens
+
+    run(test)
+
+
+def test_the_end_of_the_process_fails_all_that_wait() -> None:
+    async def test() -> None:
+        client, _ = ready_client()
+        async with client.generate(spec()) as first, client.generate(spec()) as second:
+            status = asyncio.create_task(client.get_status())
+            await asyncio.sleep(0)
+            client.take(delta(first.request_id, "text"))
+            client.detach("restarting", "it was killed")
+            assert await anext(first) == delta(first.request_id, "text")
+            for generation in (first, second):
+                with pytest.raises(EngineDied, match="it was killed"):
+                    await anext(generation)
+            with pytest.raises(EngineDied, match="it was killed"):
+                await status
+
+    run(test)
+
+
+def test_what_was_complete_before_the_process_died_stays_complete() -> None:
+    async def test() -> None:
+        client, _ = ready_client()
+        async with client.generate(spec()) as generation:
+            client.take(finished(generation.request_id))
+            client.detach("restarting")
+            assert [event async for event in generation] == [finished(generation.request_id)]
+
+    run(test)
+
+
+def test_status_answers_are_matched_by_id() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        waiting = [asyncio.create_task(client.get_status()) for _ in range(2)]
+        await asyncio.sleep(0)
+        ids = [message.status_id for message in wire.sent if isinstance(message, GetStatus)]
+        for status_id in reversed(ids):
+            client.take(
+                Status(status_id=status_id, slots=(), num_waiting=status_id, counters=Counters())
+            )
+        assert [(await task).num_waiting for task in waiting] == ids
+        client.take(STATUS)  # nobody asked for it
+
+    run(test)
+
+
+def test_a_cancelled_wait_for_the_status_leaves_nothing_behind() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        task = asyncio.create_task(client.get_status())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        (asked,) = wire.sent
+        assert isinstance(asked, GetStatus)
+        client.take(Status(status_id=asked.status_id, slots=(), num_waiting=0, counters=Counters()))
+        client.detach("restarting")
+
+    run(test)
+
+
+def test_requests_are_refused_until_the_model_is_loaded() -> None:
+    client = EngineClient()
+    client.attach(Wire().write)
+    client.take(LoadProgress(fraction=0.42))
+    with pytest.raises(Unavailable, match=r"loading \(42%\)"):
+        client.generate(spec())
+    client.detach("failed", "the file is gone")
+    with pytest.raises(Unavailable, match="the file is gone"):
+        client.generate(spec())
+    client.detach("restarting", "it died")
+    with pytest.raises(Unavailable, match="started again"):
+        client.generate(spec())
+
+
+def test_a_request_made_before_the_death_is_refused_on_entering() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        generation = client.generate(spec())
+        client.detach("restarting")
+        with pytest.raises(Unavailable):
+            await generation.__aenter__()
+        assert wire.sent == []
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("ModelFileError", ModelFileError),
+        ("ContextExceeded", InvalidRequest),
+        ("NoSuchClass", MilepostError),
+        ("annotations", MilepostError),
+        ("ClassVar", MilepostError),
+    ],
+)
+def test_error_from(kind: str, expected: type[MilepostError]) -> None:
+    error = error_from(kind, "why")
+    assert type(error) is expected
+    assert str(error) == "why"
