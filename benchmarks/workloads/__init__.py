@@ -1,0 +1,1 @@
+"""Generators of traces: what agents send, written from text of our own."""
