@@ -13,7 +13,10 @@ import click
 from milepost.cli.version import describe_version
 from milepost.errors import ConfigurationError
 
-COMMANDS = {"serve": "Serve a GGUF model over HTTP."}
+COMMANDS = {
+    "bench": "Replay recorded requests of agents, and say what was computed twice.",
+    "serve": "Serve a GGUF model over HTTP.",
+}
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -33,11 +36,15 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a subcommand, or None if there is none of that name."""
-        if cmd_name != "serve":
-            return None
-        from milepost.cli.serve import serve_command
+        if cmd_name == "serve":
+            from milepost.cli.serve import serve_command
 
-        return serve_command
+            return serve_command
+        if cmd_name == "bench":
+            from milepost.cli.bench import bench_group
+
+            return bench_group
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without loading them."""

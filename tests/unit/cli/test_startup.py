@@ -18,7 +18,9 @@ HEAVY = [
     "huggingface_hub",
     "rich",
     "httpx",
+    "matplotlib",
     "milepost.assemble",
+    "milepost.bench",
     "milepost.api",
     "milepost.chat",
     "milepost.libllama",
@@ -32,7 +34,9 @@ sys.exit(status)
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"], []])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["serve", "--help"], ["bench", "replay", "--help"], ["--version"], []]
+)
 def test_no_heavy_module_is_loaded(arguments: list[str]) -> None:
     script = SCRIPT.format(heavy=HEAVY)
 
