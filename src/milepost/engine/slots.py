@@ -6,12 +6,17 @@ tree will take the place of `choose_slot`; until then a prompt shares what some 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.errors import StateRefused
 from milepost.libllama import Context
+from milepost.libllama.state import StateIO
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +93,8 @@ class SlotTable:
         self._can_cut = can_cut
         self._clock = 0
         self.slots = [Slot(i, np.zeros(capacity, np.int32)) for i in range(num_slots)]
+        # Partial states need no scratch sequence.
+        self._window_states = StateIO(context, scratch=0) if context.has_small_window else None
 
     def __getitem__(self, slot_id: int) -> Slot:
         return self.slots[slot_id]
@@ -163,7 +170,21 @@ class SlotTable:
         self._context.copy(source.slot_id, target.slot_id)
         target.tokens[:num_tokens] = source.tokens[:num_tokens]
         target.num_tokens = source.num_tokens
-        if not self.cut(target, num_tokens):
+        if self._window_states is not None:
+            self._copy_window(self._window_states, source, target)
+        if target.num_tokens and not self.cut(target, num_tokens):
+            self.clear(target)
+
+    def _copy_window(self, states: StateIO, source: Slot, target: Slot) -> None:
+        """Give a fork its own cells in the cache of the sliding window.
+
+        llama.cpp never reuses a cell that two sequences share, even when both are past it. The
+        window's cache is small: shared, its cells would be used up by the next tokens.
+        """
+        try:
+            states.write_partial(target.slot_id, states.read_partial(source.slot_id))
+        except StateRefused as error:
+            logger.warning("%s; the fork is computed instead", error)
             self.clear(target)
 
     def _occupy(self, slot: Slot) -> None:

@@ -113,6 +113,8 @@ class Context:
         self.num_batch_tokens = int(self._lib.llama_n_batch(self.pointer))
         self.num_ubatch_tokens = int(self._lib.llama_n_ubatch(self.pointer))
         self.num_sequences = int(self._lib.llama_n_seq_max(self.pointer))
+        # The cells of a sliding window are then in a cache of their own, a window per sequence.
+        self.has_small_window = model.num_window_tokens > 0 and not params.swa_full
 
     def __enter__(self) -> Context:
         return self
