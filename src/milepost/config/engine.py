@@ -28,6 +28,7 @@ class EngineSettings:
             group="Context",
             unit="tokens",
             minimum=0,
+            maximum=2**24,  # llama.cpp makes its table of cells before it asks for the memory
             shown_default="0: the model's training context",
             help="Size of the context, shared by all parallel requests.",
         ),
@@ -284,6 +285,7 @@ class EngineSettings:
             group="RoPE and YaRN",
             unit="tokens",
             minimum=0,
+            maximum=2**24,  # llama.cpp makes its table of cells before it asks for the memory
             shown_default="0: the model's training context",
             help="Context that YaRN starts from.",
         ),
