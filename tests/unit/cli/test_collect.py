@@ -82,7 +82,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     [
         ({"port": "99999"}, "--port 99999 must be a whole number from 0 to 65535"),
         ({"port": "http"}, "--port http must be a whole number from 0 to 65535"),
-        ({"ctx_size": "-5"}, "--ctx-size -5 must be a whole number at least 0"),
+        ({"ctx_size": "-5"}, "--ctx-size -5 must be a whole number from 0 to 16777216"),
         ({"top_p": "1.5"}, "--top-p 1.5 must be a number from 0 to 1"),
         ({"top_p": "nan"}, "--top-p nan must be a finite number from 0 to 1"),
         ({"repeat_penalty": "0"}, "--repeat-penalty 0 must be a number above 0"),
