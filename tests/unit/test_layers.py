@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 OWNERS = {
     "cffi": {"libllama"},
     "_cffi_backend": {"libllama"},
-    "xllamacpp": {"libllama"},
+    "xllamacpp": {"libllama", "bench"},  # bench: the server in it, as the yardstick
     "jinja2": {"chat"},
     "pydantic": {"api"},
     "fastapi": {"api", "assemble"},
