@@ -109,6 +109,7 @@ class Context:
             self._library.ffi.cast("void *", self.abort_flag.function_address),
             self._library.ffi.cast("void *", self.abort_flag.data_address),
         )
+        self._library.expect_errors_while(self.abort_flag.is_set)
         self.num_context_tokens = int(self._lib.llama_n_ctx(self.pointer))
         self.num_batch_tokens = int(self._lib.llama_n_batch(self.pointer))
         self.num_ubatch_tokens = int(self._lib.llama_n_ubatch(self.pointer))

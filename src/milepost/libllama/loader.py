@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class Library:
         self._log_callback = ffi.callback("void (int, const char *, void *)", self._on_log)
         self._line = ""
         self._level = logging.DEBUG
+        self._expects_errors: Callable[[], bool] = lambda: False
         lib.llama_log_set(self._log_callback, ffi.NULL)
         lib.llama_backend_init()
 
@@ -85,6 +87,10 @@ class Library:
         text = "; ".join(dict.fromkeys(self._recent_errors))
         self._recent_errors.clear()
         return text
+
+    def expect_errors_while(self, condition: Callable[[], bool]) -> None:
+        """Log errors as detail while a condition holds: an abort that was asked for is none."""
+        self._expects_errors = condition
 
     def devices(self) -> list[Device]:
         """Return the devices that the library knows, in its order."""
@@ -122,7 +128,8 @@ class Library:
         if self._level >= logging.ERROR:
             self._recent_errors.append(line)
         # What llama.cpp calls information (hundreds of lines at load) is detail for our users.
-        logger.log(logging.DEBUG if self._level == logging.INFO else self._level, "%s", line)
+        is_detail = self._level == logging.INFO or self._expects_errors()
+        logger.log(logging.DEBUG if is_detail else self._level, "%s", line)
 
 
 def open_library() -> Library:
