@@ -68,7 +68,9 @@ class ServerClient:
                 base_url=self.url,
                 headers=headers,
                 timeout=httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=None),
+                # A connection per request: llama-server closes kept ones after a number of requests
+                # or seconds, and what is sent at that moment is lost.
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
                 trust_env=False,
             )
         except (httpx.InvalidURL, ValueError) as error:
