@@ -42,8 +42,10 @@ def make_params(library: Any, served: ServedModel, port: int) -> Any:
         params.n_ctx_checkpoints = served.ctx_checkpoints
     if served.chat_template_file is not None:
         params.chat_template = Path(served.chat_template_file).read_text(encoding="utf-8")
-    # llama-server's own default since it shares the context between slots; the wheel's is False.
+    # What the program llama-server sets on its own, and the bare wheel does not: slots share the
+    # context, and templates that can keep old reasoning do.
     params.kv_unified = True
+    params.default_template_kwargs = {"preserve_reasoning": "true"}
     params.fit_params = False  # takes the settings as they are
     params.port = port
     return params
