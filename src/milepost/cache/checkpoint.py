@@ -1,0 +1,35 @@
+"""Checkpoints: the state of one sequence at one position, as opaque bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from milepost.cache.segment import Data
+
+CheckpointKind = Literal[
+    # where a later request may stop sharing the prefix
+    "divergence",  # the tree has seen one stop there
+    "system_end",
+    "message_end",
+    "last_user",  # before the last user message
+    "prompt_end",  # before the generation prompt
+    "breakpoint",  # the client asked for it
+    # where a state was at hand
+    "chunk",
+    "prompt_whole",
+    "reply_end",
+    "cancelled",
+]
+
+
+@dataclass(slots=True, eq=False)
+class Checkpoint:
+    """The state after the tokens [0, pos) of a history."""
+
+    pos: int
+    kind: CheckpointKind
+    data: Data
+    num_bytes: int
+    last_used_s: float
+    num_hits: int = 0  # how often it was restored

@@ -1,0 +1,241 @@
+"""The radix tree over token arrays: which histories were ever computed, and what hangs on them.
+
+              root
+               │ system prompt                    a node is the edge above it: [start, end)
+           ┌───┴──────────┐
+        session 1      session 2                  children differ in their first token
+                       ┌──┴──────┐
+                    as sent    edited             a divergence splits an edge
+
+A node is made by a divergence only: tokens that go on from a leaf lengthen its edge. So a walk
+takes as many steps as the path has branches, and compares whole edges at once.
+
+Keys are int32: token ids, or negative numbers for the positions of media. Nothing here evicts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.segment import Segment, SegmentPart
+
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An edge, and what is stored for its positions.
+
+    `parts` follow each other from `start` without a gap, and are empty unless the parent is covered
+    to its end. `checkpoints` ascend and lie in (start, end], like `pins`: a state at a branching
+    position belongs to the edge that leads there.
+    """
+
+    start: int
+    tokens: Tokens  # owned: a view would keep the whole prompt alive that it was cut from
+    parent: Node | None
+    last_used_s: float
+    children: dict[int, Node] = field(default_factory=dict)  # by first token
+    parts: list[SegmentPart] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    pins: dict[int, str] = field(default_factory=dict)  # position -> kind
+    num_hits: int = 0  # prompts that went through it
+    evicted: set[int] = field(default_factory=set)  # positions that could be restored once
+
+    @property
+    def end(self) -> int:
+        """The position after its last token."""
+        return self.start + len(self.tokens)
+
+    @property
+    def saved_until(self) -> int:
+        """The position up to which its cells are stored."""
+        return self.parts[-1].end if self.parts else self.start
+
+    @property
+    def own_segments(self) -> list[Segment]:
+        """The segments that begin here; one that reaches in belongs to the parent."""
+        inherited = self.parent.parts[-1].segment if self.parent and self.parent.parts else None
+        return [part.segment for part in self.parts if part.segment is not inherited]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its checkpoints and of the segments that begin here."""
+        return sum(segment.num_bytes for segment in self.own_segments) + sum(
+            checkpoint.num_bytes for checkpoint in self.checkpoints
+        )
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is nothing but the memory of a history."""
+        return not self.parts and not self.checkpoints and not self.pins
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The nodes that a history leads through; the last may be matched in part only."""
+
+    nodes: tuple[Node, ...]  # from a child of the root on
+    num_tokens: int  # matched
+
+    @property
+    def saved_until(self) -> int:
+        """The position up to which all cells of the path are stored."""
+        saved = 0
+        for node in self.nodes:
+            saved = node.saved_until
+            if saved < node.end:
+                break
+        return min(saved, self.num_tokens)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The states along the path, ascending."""
+        return [
+            checkpoint
+            for node in self.nodes
+            for checkpoint in node.checkpoints
+            if checkpoint.pos <= self.num_tokens
+        ]
+
+    def node_at(self, pos: int) -> Node:
+        """Return the node whose edge leads to a position of the path, 0 excluded."""
+        assert 0 < pos <= self.num_tokens
+        return next(node for node in self.nodes if pos <= node.end)
+
+
+class Tree:
+    """Histories, and the counts of their nodes and tokens."""
+
+    def __init__(self) -> None:
+        self.root = Node(0, np.empty(0, np.int32), None, 0.0)
+        self.num_nodes = 0  # without the root
+        self.num_tokens = 0
+
+    def find(self, tokens: Tokens) -> Path:
+        """Return the path of the longest known prefix."""
+        nodes: list[Node] = []
+        node, pos = self.root, 0
+        while pos < len(tokens):
+            child = node.children.get(int(tokens[pos]))
+            if child is None:
+                break
+            shared = shared_length(child.tokens, tokens[pos:])
+            nodes.append(child)
+            pos += shared
+            if shared < len(child.tokens):
+                break
+            node = child
+        return Path(tuple(nodes), pos)
+
+    def insert(self, tokens: Tokens, now_s: float) -> Path:
+        """Add a history, or what is new of it, and mark it as used; return its path."""
+        path = self.find(tokens)
+        nodes = list(path.nodes)
+        if path.num_tokens < len(tokens):
+            self._append(nodes, tokens[path.num_tokens :], path.num_tokens, now_s)
+        for node in nodes:
+            node.last_used_s = now_s
+        return Path(tuple(nodes), len(tokens))
+
+    def walk(self, top: Node | None = None) -> Iterator[Node]:
+        """Yield a subtree, or every node but the root: parents first, each subtree in one run."""
+        stack = [top] if top else list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def oldest_leaves(self) -> Iterator[Node]:
+        """Yield leaves to be removed, each before the next is chosen.
+
+        The least recently used come first, but those that hold anything after all others.
+        """
+        numbers = itertools.count()  # decides between equals: nodes have no order
+
+        def entry(node: Node) -> tuple[bool, float, int, Node]:
+            return not node.is_bare, node.last_used_s, next(numbers), node
+
+        heap = [entry(node) for node in self.walk() if not node.children]
+        heapq.heapify(heap)
+        while heap:
+            _, _, _, node = heapq.heappop(heap)
+            parent = node.parent
+            yield node
+            if parent and parent is not self.root and not parent.children:
+                heapq.heappush(heap, entry(parent))
+
+    def remove_leaf(self, node: Node) -> None:
+        """Take a childless node out; what it holds is the caller's to account for."""
+        assert node.parent is not None, "the root stays"
+        assert not node.children, "only leaves are removed"
+        del node.parent.children[int(node.tokens[0])]
+        node.parent = None  # no cycle may keep its bytes alive
+        self.num_nodes -= 1
+        self.num_tokens -= len(node.tokens)
+
+    def _append(self, nodes: list[Node], rest: Tokens, pos: int, now_s: float) -> None:
+        """Extend a path that ends at `pos` by tokens that are not in the tree."""
+        if nodes and pos < nodes[-1].end:
+            nodes[-1] = self._split(nodes[-1], pos)
+        tip = nodes[-1] if nodes else self.root
+        if tip is self.root or tip.children:
+            child = Node(pos, rest.copy(), tip, now_s)
+            tip.children[int(rest[0])] = child
+            nodes.append(child)
+            self.num_nodes += 1
+        else:
+            tip.tokens = np.concatenate((tip.tokens, rest))
+        self.num_tokens += len(rest)
+
+    def _split(self, lower: Node, pos: int) -> Node:
+        """Cut an edge at `pos` (inside it) and return the new node of its upper half."""
+        parent, cut = lower.parent, pos - lower.start
+        assert parent is not None, "the root has no edge"
+        assert 0 < cut < len(lower.tokens), "both halves have tokens"
+        upper = Node(lower.start, lower.tokens[:cut].copy(), parent, lower.last_used_s)
+        parent.children[int(upper.tokens[0])] = upper
+        lower.start, lower.tokens, lower.parent = pos, lower.tokens[cut:].copy(), upper
+        upper.children[int(lower.tokens[0])] = lower
+        upper.parts, lower.parts = split_parts(lower.parts, pos)
+        num_above = bisect_right(lower.checkpoints, pos, key=lambda checkpoint: checkpoint.pos)
+        upper.checkpoints = lower.checkpoints[:num_above]
+        lower.checkpoints = lower.checkpoints[num_above:]
+        upper.pins = {at: kind for at, kind in lower.pins.items() if at <= pos}
+        lower.pins = {at: kind for at, kind in lower.pins.items() if at > pos}
+        upper.num_hits = lower.num_hits
+        upper.evicted = {at for at in lower.evicted if at <= pos}
+        lower.evicted -= upper.evicted
+        self.num_nodes += 1
+        return upper
+
+
+def shared_length(left: Tokens, right: Tokens) -> int:
+    """Return the length of the longest common prefix."""
+    length = min(len(left), len(right))
+    differs = left[:length] != right[:length]
+    first = int(differs.argmax()) if length else 0
+    return first if length and differs[first] else length
+
+
+def split_parts(parts: list[SegmentPart], pos: int) -> tuple[list[SegmentPart], list[SegmentPart]]:
+    """Divide parts at a position; both sides refer to the segment that reaches across."""
+    above = [
+        SegmentPart(part.segment, part.start, min(part.end, pos))
+        for part in parts
+        if part.start < pos
+    ]
+    below = [
+        SegmentPart(part.segment, max(part.start, pos), part.end)
+        for part in parts
+        if part.end > pos
+    ]
+    return above, below
