@@ -1,0 +1,109 @@
+"""What a prompt finds in the cache: how much of it is known, and where it can go on.
+
+Positions that can be restored end before the last token of the prompt: that token is always
+computed, because its logits choose the first token of the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.segment import SegmentPart, join_parts
+from milepost.cache.traits import CacheTraits
+from milepost.cache.tree import Path
+
+MAX_STORED = 8  # choices given to the engine; arbitrary, the first one nearly always wins
+
+# Why a position that was computed once cannot be restored.
+Missing = Literal[
+    "",  # everything that is known can be restored
+    "evicted",  # it could, until its bytes had to make room
+    "not_saved",  # its cells were never stored
+    "no_checkpoint_at",  # no state was kept there
+    "window_lost",  # the same, for the cells of a sliding window
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """All that is needed to go on from `pos`.
+
+    `parts` cover [0, pos) in order. Of each segment only the positions of its part may be used:
+    what it holds beyond them can belong to another conversation.
+    """
+
+    pos: int
+    parts: tuple[SegmentPart, ...]
+    checkpoint: Checkpoint | None
+    num_bytes: int  # to be loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What is known of a prompt."""
+
+    num_known: int  # longest prefix that was ever computed, whether or not it can be restored
+    divergences: tuple[int, ...]  # ascending: where histories part along it, its own place included
+    stored: tuple[StoredState, ...]  # deepest first, at most MAX_STORED
+    checkpoints: tuple[Checkpoint, ...]  # the same for states whose cells may only be live
+    missing: Missing  # why nothing deeper than `stored[0]` can be restored
+
+
+def describe_match(path: Path, num_prompt_tokens: int, traits: CacheTraits) -> Match:
+    """Return what a path offers to a prompt of that length."""
+    last = min(path.num_tokens, num_prompt_tokens - 1)  # the deepest position of use
+    checkpoints = [checkpoint for checkpoint in path.checkpoints[::-1] if checkpoint.pos <= last]
+    stored = _find_stored(path, checkpoints, last, traits)
+    return Match(
+        num_known=path.num_tokens,
+        divergences=_find_divergences(path, num_prompt_tokens),
+        stored=stored,
+        checkpoints=tuple(checkpoints[:MAX_STORED]),
+        missing=_explain_missing(path, stored[0].pos if stored else 0, last, traits),
+    )
+
+
+def _find_divergences(path: Path, num_prompt_tokens: int) -> tuple[int, ...]:
+    found = [node.end for node in path.nodes if node.children and node.end <= path.num_tokens]
+    parts_here = path.nodes and path.num_tokens < min(path.nodes[-1].end, num_prompt_tokens)
+    return (*found, path.num_tokens) if parts_here else tuple(found)
+
+
+def _find_stored(
+    path: Path, checkpoints: list[Checkpoint], last: int, traits: CacheTraits
+) -> tuple[StoredState, ...]:
+    saved = min(path.saved_until, last) if traits.has_segments else last
+    if not traits.has_states:
+        return (_assemble(path, saved, None),) if saved > 0 else ()
+    usable = [checkpoint for checkpoint in checkpoints if checkpoint.pos <= saved]
+    return tuple(_assemble(path, state.pos, state) for state in usable[:MAX_STORED])
+
+
+def _assemble(path: Path, pos: int, checkpoint: Checkpoint | None) -> StoredState:
+    parts = join_parts(
+        [
+            SegmentPart(part.segment, part.start, min(part.end, pos))
+            for node in path.nodes
+            for part in node.parts
+            if part.start < pos
+        ]
+    )
+    num_bytes = sum(part.segment.num_bytes for part in parts)
+    return StoredState(
+        pos, parts, checkpoint, num_bytes + (checkpoint.num_bytes if checkpoint else 0)
+    )
+
+
+def _explain_missing(path: Path, found: int, last: int, traits: CacheTraits) -> Missing:
+    if found >= last:
+        return ""
+    # Cells that reached a deeper place held this one too; a state is good for its own place only.
+    deepest = last if traits.has_states else max(node.end for node in path.nodes)
+    if any(found < pos <= deepest for node in path.nodes for pos in node.evicted):
+        return "evicted"
+    has_deeper_state = any(found < checkpoint.pos <= last for checkpoint in path.checkpoints)
+    if has_deeper_state or not traits.has_states:
+        return "not_saved"
+    return "window_lost" if traits.kind == "window" else "no_checkpoint_at"
