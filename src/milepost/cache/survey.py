@@ -1,0 +1,184 @@
+"""What is stored, as plain records for the eviction policy: one pass over the tree.
+
+A segment that several nodes share is one record; its key names the nodes, so that the plan can be
+carried out without searching.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.eviction import (
+    SYSTEM_END_HITS,
+    CheckpointRecord,
+    Holdings,
+    Positions,
+    Rates,
+    SegmentRecord,
+    expected_returns,
+    usage_rate,
+)
+from milepost.cache.segment import Segment, SegmentPart
+from milepost.cache.traits import CacheTraits
+from milepost.cache.tree import Node, Path, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCheckpoint:
+    """A checkpoint and where it hangs."""
+
+    node: Node
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSegment:
+    """A segment and the nodes that refer to it, from the shallowest on."""
+
+    segment: Segment
+    nodes: list[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tips:
+    """The leaves of the tree in the order of a walk: each subtree has a run of them."""
+
+    positions: Positions
+    rates: Rates
+    runs: dict[Node, tuple[int, int]]
+
+    def expected_returns(self, node: Node, pos: int) -> float:
+        first, end = self.runs[node]
+        return expected_returns(pos, self.positions[first:end], self.rates[first:end])
+
+
+@dataclass(slots=True)
+class _Survey:
+    traits: CacheTraits
+    now_s: float
+    tips: _Tips
+    pinned: set[Segment]
+    checkpoints: list[CheckpointRecord[HeldCheckpoint]] = field(default_factory=list)
+    segments: list[SegmentRecord[HeldSegment]] = field(default_factory=list)
+    # Indices of the deepest checkpoint and segment on the path to the end of a node.
+    deepest: dict[Node | None, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        """Add what a node holds; its parent was added before."""
+        above, segment = self.deepest.get(node.parent, (-1, -1))
+        parts = list(node.parts)
+        for checkpoint in node.checkpoints:
+            while parts and parts[0].start < checkpoint.pos:
+                segment = self._add_part(node, parts.pop(0), segment)
+            above = self._add_checkpoint(node, checkpoint, above, segment)
+        for part in parts:
+            segment = self._add_part(node, part, segment)
+        self.deepest[node] = (above, segment)
+
+    def _add_checkpoint(self, node: Node, checkpoint: Checkpoint, above: int, segment: int) -> int:
+        record = CheckpointRecord(
+            key=HeldCheckpoint(node, checkpoint),
+            pos=checkpoint.pos,
+            num_bytes=checkpoint.num_bytes,
+            above=above,
+            segment=segment,
+            returns=self.tips.expected_returns(node, checkpoint.pos),
+            hits=self._expected_hits(node, checkpoint),
+            is_pinned=checkpoint.pos in node.pins,
+        )
+        self.checkpoints.append(record)
+        return len(self.checkpoints) - 1
+
+    def _expected_hits(self, node: Node, checkpoint: Checkpoint) -> float:
+        hits = checkpoint.num_hits * usage_rate(self.now_s - checkpoint.last_used_s)
+        if checkpoint.kind == "system_end":
+            hits += SYSTEM_END_HITS * usage_rate(self.now_s - node.last_used_s)
+        return hits
+
+    def _add_part(self, node: Node, part: SegmentPart, above: int) -> int:
+        if above >= 0 and self.segments[above].key.segment is part.segment:
+            self.segments[above].key.nodes.append(node)
+            return above
+        record = SegmentRecord(
+            key=HeldSegment(part.segment, [node]),
+            num_bytes=part.segment.num_bytes,
+            above=above,
+            worth=self._own_worth(node, part),
+            is_pinned=part.segment in self.pinned,
+        )
+        self.segments.append(record)
+        return len(self.segments) - 1
+
+    def _own_worth(self, node: Node, part: SegmentPart) -> float:
+        if self.traits.has_states:
+            return 0.0
+        num_tokens = part.segment.end - part.start
+        return num_tokens * self.tips.expected_returns(node, part.start)
+
+
+def survey(tree: Tree, traits: CacheTraits, now_s: float) -> Holdings[HeldCheckpoint, HeldSegment]:
+    """Return a record of all that hangs on a tree."""
+    nodes = list(tree.walk())
+    pinned = set() if traits.has_states else _find_pinned(nodes)
+    found = _Survey(traits, now_s, _find_tips(nodes, now_s), pinned)
+    for node in nodes:
+        found.add(node)
+    return Holdings(found.checkpoints, found.segments)
+
+
+def survey_path(
+    path: Path, traits: CacheTraits, now_s: float
+) -> list[CheckpointRecord[HeldCheckpoint]]:
+    """Return the checkpoints of one path, weighed without a pass over the tree."""
+    found = _Survey(traits, now_s, _find_tips_beside(path, now_s), set())
+    for node in path.nodes:
+        found.add(node)
+    return found.checkpoints
+
+
+def _find_tips(nodes: list[Node], now_s: float) -> _Tips:
+    """Return the leaves among nodes that are in the order of a walk."""
+    leaves = [node for node in nodes if not node.children]
+    counts: dict[Node, int] = {}
+    for node in reversed(nodes):
+        counts[node] = sum(counts[child] for child in node.children.values()) or 1
+    runs: dict[Node, tuple[int, int]] = {}
+    first = 0
+    for node in nodes:
+        runs[node] = (first, first + counts[node])
+        first += not node.children
+    return _Tips(
+        positions=np.array([leaf.end for leaf in leaves], np.int64),
+        rates=np.array([usage_rate(now_s - leaf.last_used_s) for leaf in leaves]),
+        runs=runs,
+    )
+
+
+def _find_pinned(nodes: list[Node]) -> set[Segment]:
+    """Return the segments that hold the last token before a pin; all before them are needed too."""
+    return {
+        part.segment
+        for node in nodes
+        for pos in node.pins
+        for part in node.parts
+        if part.start < pos <= part.end
+    }
+
+
+def _find_tips_beside(path: Path, now_s: float) -> _Tips:
+    """Return the end of a path as a tip, and the next nodes of the branches that leave it."""
+    beside = [
+        [child for child in node.children.values() if child is not following]
+        for node, following in zip(path.nodes, (*path.nodes[1:], None), strict=True)
+    ]
+    tips = [*itertools.chain.from_iterable(beside), path.nodes[-1]]
+    firsts = itertools.accumulate((len(children) for children in beside), initial=0)
+    return _Tips(
+        positions=np.array([tip.end for tip in tips], np.int64),
+        rates=np.array([usage_rate(now_s - tip.last_used_s) for tip in tips]),
+        runs={node: (first, len(tips)) for node, first in zip(path.nodes, firsts, strict=False)},
+    )
