@@ -1,0 +1,60 @@
+"""What always holds for the tree; tests ask after every operation."""
+
+from __future__ import annotations
+
+from milepost.cache.segment import Segment
+from milepost.cache.traits import CacheTraits
+from milepost.cache.tree import Node, Tree
+
+
+def check_tree(tree: Tree, traits: CacheTraits) -> tuple[int, int, int, int]:
+    """Raise AssertionError for a contradiction.
+
+    Returns the number of segments and their bytes, and the same of checkpoints, as counted.
+    """
+    nodes = list(tree.walk())
+    segments: set[Segment] = set()
+    for node in nodes:
+        _check_edge(node)
+        _check_parts(node)
+        _check_positions(node)
+        assert traits.has_segments or not node.parts
+        assert traits.has_states or not node.checkpoints
+        segments.update(part.segment for part in node.parts)
+    checkpoints = [checkpoint for node in nodes for checkpoint in node.checkpoints]
+    assert tree.num_nodes == len(nodes)
+    assert tree.num_tokens == sum(len(node.tokens) for node in nodes)
+    assert len(segments) == sum(len(node.own_segments) for node in nodes), "a segment has one path"
+    return (
+        len(segments),
+        sum(segment.num_bytes for segment in segments),
+        len(checkpoints),
+        sum(checkpoint.num_bytes for checkpoint in checkpoints),
+    )
+
+
+def _check_edge(node: Node) -> None:
+    assert len(node.tokens) > 0
+    assert node.tokens.base is None, "a view keeps tokens alive that nobody counts"
+    parent = node.parent
+    assert parent is not None
+    assert parent.children[int(node.tokens[0])] is node
+    assert node.start == parent.end
+    assert parent.parent is None or parent.last_used_s >= node.last_used_s
+
+
+def _check_parts(node: Node) -> None:
+    parent, pos = node.parent, node.start
+    for part in node.parts:
+        assert part.start == pos < part.end <= node.end, "parts follow each other"
+        assert part.segment.start <= part.start
+        assert part.end <= part.segment.end
+        pos = part.end
+    assert parent is not None
+    assert not node.parts or parent.saved_until == parent.end, "no gap before a stored cell"
+
+
+def _check_positions(node: Node) -> None:
+    positions = [checkpoint.pos for checkpoint in node.checkpoints]
+    assert positions == sorted(set(positions))
+    assert all(node.start < pos <= node.end for pos in (*positions, *node.pins, *node.evicted))

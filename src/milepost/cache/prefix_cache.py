@@ -1,0 +1,303 @@
+"""The prefix cache of one model: what the engine asks and tells.
+
+It owns the tree, keeps count of the bytes and carries out what the policies decide. It has no clock
+(the time of a call is passed in as seconds) and copies no bytes: what is stored belongs to it, and
+what a match refers to stays alive as long as the match, whatever is evicted meanwhile.
+
+The engine notes what it has computed, adds the states it kept on the way, and adds the cells of a
+sequence when it leaves the context. States come first: cells that no state needs go first when
+memory is short.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import insort
+from dataclasses import dataclass
+
+import numpy as np
+
+from milepost.cache.checkpoint import Checkpoint, CheckpointKind
+from milepost.cache.eviction import choose_thinned, plan_eviction
+from milepost.cache.invariants import check_tree
+from milepost.cache.match import Match, StoredState, describe_match
+from milepost.cache.segment import Data, Segment, SegmentPart
+from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
+from milepost.cache.survey import HeldCheckpoint, HeldSegment, survey, survey_path
+from milepost.cache.traits import CacheLimits, CacheTraits
+from milepost.cache.tree import Node, Path, Tokens, Tree
+
+# When the budget is full, this part of it is freed at once: weighing all that is stored takes
+# milliseconds, and should not be done for every segment. Arbitrary.
+SLACK = 1 / 64
+# The same for the tokens of the tree.
+TREE_SLACK = 1 / 16
+MAX_SUMMARY_NODES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What had to go."""
+
+    num_segments: int = 0
+    num_checkpoints: int = 0
+    num_bytes: int = 0
+
+
+class PrefixCache:
+    """Which prefixes were computed, and from where each can be taken up again."""
+
+    def __init__(self, traits: CacheTraits, limits: CacheLimits) -> None:
+        self.traits = traits
+        self.limits = limits
+        self._tree = Tree()
+        self._counters = Counters()
+        self._num_segments = 0
+        self._num_checkpoints = 0
+        self._segment_bytes = 0
+        self._checkpoint_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all segments and checkpoints."""
+        return self._segment_bytes + self._checkpoint_bytes
+
+    # --- asking --------------------------------------------------------------------------
+
+    def match(self, prompt: Tokens, now_s: float) -> Match:
+        """Return what is known of a prompt, and mark that as used."""
+        path = self._tree.find(_as_key(prompt))
+        for node in path.nodes:
+            # An edge that is left half way leads to another conversation: not a use of that one.
+            if node.end <= path.num_tokens or path.num_tokens == len(prompt):
+                node.last_used_s = now_s
+                node.num_hits += 1
+        match = describe_match(path, len(prompt), self.traits)
+        if match.stored:
+            self._counters.num_hits += 1
+        else:
+            self._counters.num_misses += 1
+        return match
+
+    def saved_until(self, tokens: Tokens) -> int:
+        """Return up to which position of a history the attention cells are stored."""
+        return self._tree.find(_as_key(tokens)).saved_until
+
+    def has_checkpoint(self, tokens: Tokens) -> bool:
+        """Return whether a state is kept at the end of these tokens."""
+        path = self._tree.find(_as_key(tokens))
+        if not 0 < path.num_tokens == len(tokens):
+            return False
+        held = path.node_at(len(tokens)).checkpoints
+        return any(checkpoint.pos == len(tokens) for checkpoint in held)
+
+    # --- telling -------------------------------------------------------------------------
+
+    def note(self, tokens: Tokens, now_s: float) -> None:
+        """Remember that these tokens were computed, from position 0 on."""
+        self._tree.insert(_as_key(tokens), now_s)
+        self._forget_oldest()
+
+    def add_segment(self, tokens: Tokens, start: int, data: Data, now_s: float) -> bool:
+        """Store the attention cells of [start, len(tokens)) of a history.
+
+        Returns False, and stores nothing, when cells before `start` are missing, when nothing is
+        new, or when the budget is too small for it.
+        """
+        assert self.traits.has_segments
+        path = self._insert(tokens, now_s)
+        saved, num_bytes = path.saved_until, memoryview(data).nbytes
+        if not start <= saved < len(tokens) or num_bytes > self.limits.budget_bytes:
+            return False
+        segment = Segment(start, len(tokens), data, num_bytes)
+        for node in path.nodes:
+            part_start, part_end = max(node.start, saved), min(node.end, len(tokens))
+            if part_start < part_end:
+                node.parts.append(SegmentPart(segment, part_start, part_end))
+                node.evicted = {pos for pos in node.evicted if pos > part_end}
+        self._num_segments += 1
+        self._segment_bytes += num_bytes
+        self.evict(now_s)
+        return True
+
+    def add_checkpoint(
+        self, tokens: Tokens, data: Data, kind: CheckpointKind, now_s: float
+    ) -> bool:
+        """Store the state after these tokens, in place of one that is stored already.
+
+        Returns False, and stores nothing, when the limits leave no room for it.
+        """
+        assert self.traits.has_states
+        path, pos = self._insert(tokens, now_s), len(tokens)
+        num_bytes = memoryview(data).nbytes
+        if self.limits.max_checkpoints == 0 or num_bytes > self.limits.budget_bytes:
+            return False
+        node = path.node_at(pos)
+        checkpoint = Checkpoint(pos, kind, data, num_bytes, now_s)
+        for old in [old for old in node.checkpoints if old.pos == pos]:
+            checkpoint.num_hits = old.num_hits
+            self._remove_checkpoint(node, old)
+        insort(node.checkpoints, checkpoint, key=lambda held: held.pos)
+        node.evicted.discard(pos)
+        self._num_checkpoints += 1
+        self._checkpoint_bytes += num_bytes
+        self._thin(path, now_s)
+        self.evict(now_s)
+        return True
+
+    def note_restored(self, state: StoredState, now_s: float) -> None:
+        """Remember that a state was used: such a one is likely to be used again."""
+        if state.checkpoint is not None:
+            state.checkpoint.num_hits += 1
+            state.checkpoint.last_used_s = now_s
+
+    def pin(self, tokens: Tokens, kind: str) -> bool:
+        """Let what is needed to go on after these tokens be evicted last; False if unknown."""
+        path = self._tree.find(_as_key(tokens))
+        if not 0 < path.num_tokens == len(tokens):
+            return False
+        path.node_at(len(tokens)).pins[len(tokens)] = kind
+        return True
+
+    def unpin(self, tokens: Tokens) -> bool:
+        """Take back a pin; False if there is none."""
+        path = self._tree.find(_as_key(tokens))
+        if not 0 < path.num_tokens == len(tokens):
+            return False
+        return path.node_at(len(tokens)).pins.pop(len(tokens), None) is not None
+
+    # --- removing ------------------------------------------------------------------------
+
+    def drop(self, tokens: Tokens) -> int:
+        """Forget the histories that begin with these tokens; return the bytes that became free.
+
+        What is known of the tokens themselves goes as well, as far as no other history shares it.
+        """
+        path = self._tree.find(_as_key(tokens))
+        num_before = self.num_bytes
+        if path.nodes and path.num_tokens == len(tokens):
+            for node in reversed(list(self._tree.walk(path.nodes[-1]))):
+                self._remove_node(node)
+                self._counters.num_dropped_nodes += 1
+        for node in path.nodes[::-1]:
+            if node.children or node.end > path.num_tokens:
+                break
+            if node.parent is not None:
+                self._remove_node(node)
+                self._counters.num_dropped_nodes += 1
+        return num_before - self.num_bytes
+
+    def clear(self) -> int:
+        """Forget everything; return the bytes that became free."""
+        num_before = self.num_bytes
+        for node in reversed(list(self._tree.walk())):
+            self._remove_node(node)
+            self._counters.num_dropped_nodes += 1
+        return num_before
+
+    def evict(self, now_s: float) -> Evicted:
+        """Remove what is worth least until the budget holds; `add_…` do it themselves."""
+        excess = self.num_bytes - self.limits.budget_bytes
+        if excess <= 0:
+            return Evicted()
+        slack = int(self.limits.budget_bytes * SLACK)
+        plan = plan_eviction(survey(self._tree, self.traits, now_s), excess + slack)
+        for held_checkpoint in plan.checkpoints:
+            self._evict_checkpoint(held_checkpoint)
+        for held_segment in plan.segments:
+            self._evict_segment(held_segment)
+        self._counters.num_evicted_checkpoints += len(plan.checkpoints)
+        self._counters.num_evicted_segments += len(plan.segments)
+        return Evicted(len(plan.segments), len(plan.checkpoints), plan.num_bytes)
+
+    # --- showing -------------------------------------------------------------------------
+
+    def statistics(self) -> CacheStatistics:
+        """Return the sizes and totals."""
+        return CacheStatistics(
+            num_nodes=self._tree.num_nodes,
+            num_tokens=self._tree.num_tokens,
+            num_segments=self._num_segments,
+            num_checkpoints=self._num_checkpoints,
+            token_bytes=self._tree.num_tokens * np.dtype(np.int32).itemsize,
+            segment_bytes=self._segment_bytes,
+            checkpoint_bytes=self._checkpoint_bytes,
+            budget_bytes=self.limits.budget_bytes,
+            counters=dataclasses.replace(self._counters),
+        )
+
+    def summary(self, now_s: float, max_nodes: int = MAX_SUMMARY_NODES) -> TreeSummary:
+        """Return the most recently used part of the tree."""
+        return summarise(self._tree, max_nodes, now_s)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the tree or the counts contradict themselves; slow."""
+        found = check_tree(self._tree, self.traits)
+        assert found == (
+            self._num_segments,
+            self._segment_bytes,
+            self._num_checkpoints,
+            self._checkpoint_bytes,
+        ), f"counted {found}"
+        assert self.num_bytes <= self.limits.budget_bytes
+
+    # --- private -------------------------------------------------------------------------
+
+    def _insert(self, tokens: Tokens, now_s: float) -> Path:
+        assert len(tokens) > 0, "nothing is stored for position 0"
+        return self._tree.insert(_as_key(tokens), now_s)
+
+    def _thin(self, path: Path, now_s: float) -> None:
+        """Keep to the number of checkpoints along one conversation."""
+        num_held = sum(len(node.checkpoints) for node in path.nodes)
+        for _ in range(num_held - self.limits.max_checkpoints):
+            records = survey_path(path, self.traits, now_s)
+            index = choose_thinned(records)
+            if index < 0:
+                return
+            self._evict_checkpoint(records[index].key)
+            self._counters.num_thinned_checkpoints += 1
+
+    def _forget_oldest(self) -> None:
+        """Keep to the number of tokens in the tree; what holds nothing goes first."""
+        if self._tree.num_tokens <= self.limits.max_tree_tokens:
+            return
+        most = int(self.limits.max_tree_tokens * (1 - TREE_SLACK))
+        for node in self._tree.oldest_leaves():
+            if self._tree.num_tokens <= most:
+                break
+            self._remove_node(node)
+            self._counters.num_forgotten_nodes += 1
+
+    def _evict_checkpoint(self, held: HeldCheckpoint) -> None:
+        self._remove_checkpoint(held.node, held.checkpoint)
+        held.node.evicted.add(held.checkpoint.pos)
+
+    def _evict_segment(self, held: HeldSegment) -> None:
+        if not self.traits.has_states:  # else the checkpoints that needed it were marked
+            held.nodes[-1].evicted.add(held.nodes[-1].saved_until)
+        for node in held.nodes:
+            part = node.parts.pop()
+            assert part.segment is held.segment, "only the last segment of a path is evicted"
+        self._count_out(held.segment)
+
+    def _remove_checkpoint(self, node: Node, checkpoint: Checkpoint) -> None:
+        node.checkpoints.remove(checkpoint)
+        self._num_checkpoints -= 1
+        self._checkpoint_bytes -= checkpoint.num_bytes
+
+    def _count_out(self, segment: Segment) -> None:
+        self._num_segments -= 1
+        self._segment_bytes -= segment.num_bytes
+
+    def _remove_node(self, node: Node) -> None:
+        for checkpoint in list(node.checkpoints):
+            self._remove_checkpoint(node, checkpoint)
+        for segment in node.own_segments:
+            self._count_out(segment)
+        self._tree.remove_leaf(node)
+
+
+def _as_key(tokens: Tokens) -> Tokens:
+    """Return the tokens as the tree compares them; a copy only if they are of another type."""
+    return np.ascontiguousarray(tokens, dtype=np.int32)
