@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0b6e4f", "#c8553d", "#4a4e9c", "#8a6d1d")  # told apart in print and by most eyes
+# Told apart in print, by most eyes, and where one covers the other.
+COLOURS = ("#0b6e4f", "#c8553d", "#4a4e9c", "#8a6d1d")
+MARKERS = {"#0b6e4f": "o", "#c8553d": "x", "#4a4e9c": "+", "#8a6d1d": "."}
 ORACLE_COLOUR = "#222222"
 PANEL_INCHES = (9.0, 2.6)
 FORMATS = ("png", "svg")
@@ -57,9 +59,11 @@ def draw_prefilled(comparison: Comparison) -> Figure:
     def draw(axes: Axes, trace: str) -> None:
         for colour, measure in _of_trace(comparison, trace):
             numbers, tokens = _known(measure.requests, lambda request: request.num_prefilled)
-            axes.plot(numbers, tokens, ".", color=colour, markersize=4, label=measure.server)
+            marker = MARKERS[colour]
+            axes.plot(numbers, tokens, marker, color=colour, markersize=4, label=measure.server)
         _draw_oracle(axes, [measure for _, measure in _of_trace(comparison, trace)])
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylabel("tokens prefilled")
 
     return _draw_panels(comparison, "Tokens prefilled per request", draw)
@@ -136,7 +140,14 @@ def _finish_axes(axes: Axes, title: str) -> None:
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(
+        frameon=False,
+        fontsize=8,
+        ncols=3,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        borderaxespad=0.2,
+    )
 
 
 def _describe(comparison: Comparison) -> str:

@@ -131,7 +131,7 @@ class Replay:
             else:
                 requests.append(request)
         for need, count in skipped.items():
-            self._notes.add(f"skipped: {count} requests that need {need}")
+            self._notes.add(f"skipped, because they need {need}: {count}")
         return requests[: self._options.max_requests]
 
     async def _prepare_prompts(self, requests: Sequence[TraceRequest]) -> None:

@@ -186,8 +186,6 @@ class ServerClient:
                 response = await self._http.get(path, timeout=HEALTH_TIMEOUT_S)
             except httpx.TransportError as error:
                 return str(error) or type(error).__name__
-            if response.status_code in (401, 403):
-                return f"{_reason_of(response)}; give its key with --api-key"
             if response.is_success:
                 return ""
             if response.status_code != httpx.codes.NOT_FOUND:
@@ -258,5 +256,6 @@ def _reason_of(response: httpx.Response) -> str:
         message = str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, LookupError, TypeError):
         message = response.text
-    sentence = " ".join(message.split())[:500]
-    return f"the server answered {response.status_code}: {sentence or response.reason_phrase}"
+    sentence = " ".join(message.split())[:500] or response.reason_phrase
+    hint = "; give its key with --api-key" if response.status_code in (401, 403) else ""
+    return f"the server answered {response.status_code}: {sentence}{hint}"

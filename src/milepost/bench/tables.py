@@ -39,11 +39,13 @@ def describe_measure(measure: TraceMeasure) -> list[str]:
     """Return the sentences that belong beside the numbers."""
     notes = list(measure.notes)
     if measure.was_interrupted:
-        notes.insert(0, f"interrupted after {len(measure.requests)} requests")
+        notes.insert(0, f"interrupted; requests measured: {len(measure.requests)}")
+    if measure.requests and (measure.requests[0].num_cached or 0) > 0:
+        notes.append("the server knew parts of the first prompt: it was not fresh")
     failed = [request for request in measure.requests if request.status == "failed"]
     if failed:
         first = failed[0]
-        notes.append(f"{len(failed)} requests failed, the first was {first.id}: {first.error}")
+        notes.append(f"failed: {len(failed)}, the first was request {first.id}: {first.error}")
     return notes
 
 
