@@ -123,3 +123,112 @@ def redact_command(
         is_key = placeholder.startswith("key-")  # not for the screen, nor for a log
         click.echo(f"{found[:4] + '...' if is_key else found} -> {placeholder}")
     click.echo(f"{len(replaced)} texts were replaced; read {output} before you give it to anybody")
+
+
+@bench_group.command("compare", context_settings=HELP)
+@click.argument("traces", type=FILE, nargs=-1, required=True, metavar="TRACE...")
+@click.option("-m", "--model", required=True, type=FILE, help="GGUF file that all servers load.")
+@click.option(
+    "-c",
+    "--ctx-size",
+    default=40960,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Context in tokens; a day of an agent needs 36,000.",
+)
+@click.option(
+    "-np",
+    "--parallel",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Slots of each server.",
+)
+@click.option(
+    "-t",
+    "--threads",
+    default=None,
+    type=click.IntRange(min=1),
+    help="Threads of each server. [default: physical cores]",
+)
+@click.option("-b", "--batch-size", default=2048, show_default=True, type=click.IntRange(min=1))
+@click.option("-ub", "--ubatch-size", default=512, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--cache-ram",
+    default=None,
+    metavar="MIB",
+    type=click.IntRange(min=0),
+    help="RAM for the cache of each server. [default: each server's own]",
+)
+@click.option(
+    "--ctx-checkpoints",
+    default=None,
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Checkpoints of each slot. [default: each server's own]",
+)
+@click.option(
+    "--chat-template-file", default=None, type=FILE, help="Template instead of the model's own."
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    type=click.Choice(["milepost", "llama-server"]),
+    help="Measure this server only. May be given several times.",
+)
+@click.option(
+    "--closed", is_flag=True, help="Go on from the server's own replies, not the recorded ones."
+)
+@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(min=1))
+@click.option("--max-tokens", default=16, show_default=True, type=click.IntRange(min=1))
+@click.option("--max-requests", default=None, metavar="N", type=click.IntRange(min=1))
+@click.option(
+    "-o",
+    "--output",
+    default=None,
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep all numbers and the plots in FOLDER.",
+)
+@click.option("--plots/--no-plots", default=True, show_default=True, help="Draw PNG and SVG.")
+def compare_command(**given: Any) -> int:
+    """Replay each TRACE on milepost and on llama.cpp's own server, one after the other.
+
+    Both are started here, with the same model, settings and library; nothing else should compute
+    on the machine. Ctrl-C ends the comparison and shows what is known by then. The exit status is
+    1 when a request failed.
+    """
+    from milepost.bench.compare import CompareCommand, run_compare
+    from milepost.bench.machine import count_physical_cores
+    from milepost.bench.replay import ReplayOptions
+    from milepost.bench.servers import SERVERS, ServedModel
+
+    template = given["chat_template_file"]
+    served = ServedModel(
+        model=str(given["model"]),
+        ctx_size=given["ctx_size"],
+        parallel=given["parallel"],
+        threads=given["threads"] or count_physical_cores(),
+        batch_size=given["batch_size"],
+        ubatch_size=given["ubatch_size"],
+        cache_ram_mib=given["cache_ram"],
+        ctx_checkpoints=given["ctx_checkpoints"],
+        chat_template_file=None if template is None else str(template),
+    )
+    options = ReplayOptions(
+        closed=given["closed"],
+        concurrency=given["concurrency"],
+        max_tokens=given["max_tokens"],
+        max_requests=given["max_requests"],
+    )
+    return run_compare(
+        CompareCommand(
+            traces=given["traces"],
+            served=served,
+            servers=given["servers"] or tuple(SERVERS),
+            options=options,
+            output=given["output"],
+            with_plots=given["plots"],
+        )
+    )
