@@ -200,6 +200,8 @@ class Grammar:
         """Raises InvalidRequest when the grammar cannot be parsed or has no rule `root`."""
         self._ffi = library.ffi
         self._lib = library.lib
+        if "\0" in gbnf:  # ends a C string; llama.cpp takes an empty one for no grammar at all
+            raise InvalidRequest("the grammar cannot be parsed: it holds NUL", param="grammar")
         library.take_errors()
         pointer = self._lib.llama_sampler_init_grammar(vocab.pointer, encode_text(gbnf), b"root")
         if pointer == library.ffi.NULL:
