@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
 
 from milepost.api.app import create_app
 from milepost.api.services import Services
+from milepost.bench.recorder import Recorder
 from milepost.chat.template import check_kwargs
 from milepost.chat.template_set import TemplateSet, load_templates
 from milepost.chat.tokenizer import PromptTokenizer
@@ -111,9 +113,12 @@ def embedded_templates(model: Model) -> Mapping[str, str]:
 
 def make_http_server(services: Services) -> uvicorn.Server:
     """Return the HTTP server, not yet started."""
+    app: Any = create_app(services)
+    if services.settings.server.record:
+        app = Recorder(app, Path(services.settings.server.record).expanduser())
     return uvicorn.Server(
         uvicorn.Config(
-            create_app(services),
+            app,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": BASE | {"protocol"},
     "api": BASE | {"protocol", "chat", "workers", "metrics"},
     "dashboard": {"metrics"},
-    "assemble": BASE | {"protocol", "libllama", "chat", "workers", "api", "metrics", "dashboard"},
+    "assemble": BASE
+    | {"protocol", "libllama", "chat", "workers", "api", "metrics", "dashboard", "bench"},
     "bench": {"errors", "units", "logs"},  # talks HTTP to servers, starts them as processes
     "cli": BASE | {"protocol", "assemble", "bench"},
 }

@@ -38,7 +38,7 @@ class ChatAnswer:
 
 
 class AnswerReader:
-    """Collects the events of one answer."""
+    """Collects the events of one answer; of several choices, those of the first."""
 
     def __init__(self, sent_s: float) -> None:
         self._sent_s = sent_s
@@ -51,6 +51,7 @@ class AnswerReader:
         self._usage: Event = {}
         self._progress: Event = {}
         self.is_finished = False
+        self.finish_reason = ""
 
     def read_line(self, line: str, now_s: float) -> None:
         """Take a line of the stream. Raises ValueError when it is no event of a chat answer."""
@@ -102,7 +103,9 @@ class AnswerReader:
         self._usage = event.get("usage") or self._usage
         self._progress = event.get("prompt_progress") or self._progress
         for choice in event.get("choices") or ():
-            self._read_delta(choice.get("delta") or {}, now_s)
+            if choice.get("index", 0) == 0:
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+                self._read_delta(choice.get("delta") or {}, now_s)
 
     def _read_delta(self, delta: Event, now_s: float) -> None:
         content = delta.get("content") or ""

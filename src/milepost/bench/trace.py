@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from milepost.bench.edits import EditFailed, apply_edit
 from milepost.errors import BenchmarkFailed
 
@@ -122,9 +124,9 @@ def write_trace(path: Path, trace: Trace) -> None:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+        with open(descriptor, "wb") as file:
             for fields in (encode_header(trace), *map(encode_line, trace.lines)):
-                file.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
+                file.write(msgspec.json.encode(fields) + b"\n")
         part.replace(path)
     except OSError as error:
         raise BenchmarkFailed(f"the trace {path} cannot be written: {error.strerror}") from None

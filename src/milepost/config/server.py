@@ -122,6 +122,16 @@ class ServerSettings:
             help="Serve the state of the slots at /slots.",
         ),
     )
+    record: str = setting(
+        "",
+        Flag(
+            names="--record",
+            env="MILEPOST_RECORD",
+            metavar="FILE",
+            group="Server",
+            help="Write all chats, with their texts, into this trace, for `milepost bench`.",
+        ),
+    )
     webui: bool = setting(
         True,
         Flag(
