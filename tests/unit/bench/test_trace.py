@@ -179,6 +179,18 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
         read_trace(tmp_path / "binary")
 
 
+def test_the_example_of_the_document_is_a_trace(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[3] / "docs" / "trace-format.md").read_text("utf-8")
+    path = tmp_path / "example.jsonl"
+    path.write_text(document.split("```json\n")[1].split("```")[0], "utf-8")
+
+    requests = list(read_trace(path).requests())
+
+    assert [len(request.messages) for request in requests] == [2, 4, 4]
+    assert requests[2].messages[3]["content"] == "What is there?"
+    assert requests[2].reply["content"] == "This."
+
+
 @pytest.mark.skipif(not SHARED_TRACES, reason="no folder with recorded traces")
 @pytest.mark.parametrize("path", SHARED_TRACES, ids=lambda path: path.stem)
 def test_recorded_traces_expand_as_their_own_reader_does(path: Path, tmp_path: Path) -> None:
