@@ -91,11 +91,33 @@ class ControlTexts:
         if done < len(prompt):
             yield Run(prompt[done:], parse_special=True)
 
+    def token_spans(self, prompt: RenderedPrompt) -> Iterator[tuple[int, int]]:
+        """Yield where control tokens are spelled that no mark cuts."""
+        if self._pattern is None:
+            return
+        marks = set(prompt.marks)
+        for match in self._pattern.finditer(prompt):
+            if not marks or marks.isdisjoint(range(match.start() + 1, match.end())):
+                yield match.span()
+
+    def seam_before(self, prompt: RenderedPrompt, offset: int, max_chars: int) -> int:
+        """Return the end of the last control token before an offset, if it is that close.
+
+        Otherwise the offset itself, as where a control token begins: nothing is merged there.
+        """
+        seam = offset
+        for start, end in self.token_spans(prompt):
+            if start >= offset:
+                return offset if start == offset else seam
+            if offset - max_chars <= end <= offset:
+                seam = end
+        return seam
+
     def _plain_spans(self, prompt: RenderedPrompt) -> Iterator[tuple[int, int]]:
         marks = iter(prompt.marks)
         mark = next(marks, None)
         start = 0
-        for token_start, token_end in self._real_tokens(prompt):
+        for token_start, token_end in self.token_spans(prompt):
             if mark is None:
                 return
             if mark <= token_start:
@@ -105,15 +127,6 @@ class ControlTexts:
             start = token_end
         if mark is not None:
             yield start, len(prompt)
-
-    def _real_tokens(self, prompt: RenderedPrompt) -> Iterator[tuple[int, int]]:
-        """Yield where control tokens are spelled that no mark cuts."""
-        if self._pattern is None:
-            return
-        marks = set(prompt.marks)
-        for match in self._pattern.finditer(prompt):
-            if marks.isdisjoint(range(match.start() + 1, match.end())):
-                yield match.span()
 
     def _is_spelled_in(self, conversation: Conversation) -> bool:
         assert self._pattern is not None

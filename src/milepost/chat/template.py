@@ -73,6 +73,11 @@ class ChatTemplate:
         """What the template wants to be different from the usual."""
         return self._traits
 
+    @property
+    def controls(self) -> ControlTexts:
+        """How control tokens are spelled in its prompts."""
+        return self._texts.controls
+
     def render(
         self,
         conversation: Conversation,

@@ -1,0 +1,136 @@
+"""Marks where in a prompt a later request may stop sharing it.
+
+Called once per request, after the rendering. What was found for a conversation is remembered, so
+that its next turn costs a rendering of the new messages only. Nothing here changes a prompt, and
+no failure of a template reaches the request: a boundary that cannot be found is left out.
+
+`system_end`    of what all conversations with the same system messages and tools begin with
+`message_end`   of one message
+`last_user`     before the last user message, and where its template will drop reasoning, behind it
+`prompt_end`    of the last message, before the generation prompt
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milepost.chat.control_texts import RenderedPrompt
+from milepost.chat.conversation import Conversation
+from milepost.chat.frames import count_head
+from milepost.chat.prompt_reader import History, PromptReader, count_shared
+from milepost.chat.template_set import TemplateSet
+
+BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end"]
+
+MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
+MAX_READERS = 16  # combinations of template and variables remembered; arbitrary
+MIN_SYSTEM_CHARS = 256  # less is computed faster than it is fetched; arbitrary
+
+
+@dataclass(frozen=True, slots=True)
+class TextBoundary:
+    """A boundary at an offset into the text of a prompt."""
+
+    offset: int
+    kind: BoundaryKind
+    message_index: int = -1  # of the message that ends there
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBoundaries:
+    """What is known about where later requests will leave a prompt."""
+
+    boundaries: tuple[TextBoundary, ...] = ()  # in rising order
+    keeps_prompt_end: bool = False  # they may leave it between `prompt_end` and its last token
+
+
+class BoundaryFinder:
+    """Finds the boundaries of prompts that the templates of one model made.
+
+    Two threads may prepare requests at once, so what is remembered is replaced, not changed; at
+    worst one of two histories is forgotten.
+    """
+
+    def __init__(self, templates: TemplateSet) -> None:
+        self._templates = templates
+        self._readers: dict[tuple[int, str, bool], PromptReader] = {}  # last used last
+        self._histories: tuple[tuple[PromptReader, History], ...] = ()  # last used last
+
+    def find(
+        self,
+        conversation: Conversation,
+        rendered: RenderedPrompt,
+        *,
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> PromptBoundaries:
+        """Return the boundaries of a prompt; the arguments are those that it was rendered from."""
+        reader = self._reader(conversation, kwargs or {})
+        known = self._recall(reader, conversation)
+        history = reader.read(
+            conversation, str(rendered), known, add_generation_prompt=add_generation_prompt
+        )
+        self._remember(reader, history, known)
+        found = sorted(_boundaries(reader, history), key=lambda boundary: boundary.offset)
+        keeps = add_generation_prompt and reader.differs_in_history(conversation)
+        return PromptBoundaries(tuple(found), keeps)
+
+    def _reader(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> PromptReader:
+        template = self._templates.choose(conversation)
+        has_tools = bool(conversation.tools)
+        key = (id(template), json.dumps(kwargs, sort_keys=True, default=str), has_tools)
+        readers = dict(self._readers)
+        reader = readers.pop(key, None) or PromptReader(template, kwargs, has_tools=has_tools)
+        readers[key] = reader
+        self._readers = dict(list(readers.items())[-MAX_READERS:])
+        return reader
+
+    def _recall(self, reader: PromptReader, conversation: Conversation) -> History | None:
+        """Return the history that shares most messages, the latest of those; None if none does."""
+        best, most = None, 0
+        for its_reader, history in reversed(self._histories):
+            if its_reader is reader:
+                num_shared = count_shared(history.conversation, conversation)
+                if num_shared > most:
+                    best, most = history, num_shared
+        return best
+
+    def _remember(self, reader: PromptReader, history: History, known: History | None) -> None:
+        others = [each for each in self._histories if each[1] is not known]
+        if known is not None:
+            num_shared = count_shared(known.conversation, history.conversation)
+            if num_shared < len(known.conversation.messages):
+                others.append((reader, known))  # this is a branch of it, and both may go on
+        self._histories = (*others[1 - MAX_HISTORIES :], (reader, history))
+
+
+def _boundaries(reader: PromptReader, history: History) -> Iterator[TextBoundary]:
+    messages = history.conversation.messages
+    if history.system_end >= MIN_SYSTEM_CHARS:
+        last = count_head(messages) - 1
+        yield TextBoundary(history.system_end, "system_end", last, "system")
+    for i, end in enumerate(history.ends):
+        if end >= 0:
+            kind: BoundaryKind = "message_end" if i < len(messages) - 1 else "prompt_end"
+            yield TextBoundary(end, kind, i, messages[i]["role"])
+    for i in _last_stable_messages(reader, history):
+        if history.ends[i] >= 0:
+            yield TextBoundary(history.ends[i], "last_user", i, messages[i]["role"])
+
+
+def _last_stable_messages(reader: PromptReader, history: History) -> Iterator[int]:
+    """Yield the messages behind which the prompt may change when the user speaks again."""
+    messages = history.conversation.messages
+    users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    if not users:
+        return
+    last = users[-1]
+    if last > count_head(messages):
+        yield last - 1
+    reasons = any("reasoning_content" in message for message in messages[last + 1 :])
+    if reasons and reader.drops_reasoning():
+        yield last
