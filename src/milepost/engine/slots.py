@@ -66,6 +66,8 @@ def choose_slot(slots: Sequence[Slot], prompt: np.ndarray, *, can_cut: bool) -> 
 
     The longest reuse wins. Its slot is used directly when that loses nothing; otherwise the prefix
     is forked to the idle slot that loses least: a side conversation must not destroy the main one.
+    A loss counts less with every use of another slot since: an old conversation, however long, must
+    not make the others share what is left.
     """
     idle = [slot for slot in slots if not slot.is_busy]
     if not idle:
@@ -74,13 +76,16 @@ def choose_slot(slots: Sequence[Slot], prompt: np.ndarray, *, can_cut: bool) -> 
     source = max(slots, key=lambda slot: (reuse[slot.slot_id], slot.last_used))
     num_reused = reuse[source.slot_id]
 
-    def lost(slot: Slot) -> int:
-        return slot.num_tokens - (num_reused if slot is source else 0)
+    now = max(slot.last_used for slot in slots)
+
+    def loss(slot: Slot) -> float:
+        num_lost = slot.num_tokens - (num_reused if slot is source else 0)
+        return num_lost / (1 + now - slot.last_used)
 
     def is_fork(slot: Slot) -> bool:
         return num_reused > 0 and slot is not source
 
-    target = min(idle, key=lambda slot: (lost(slot), is_fork(slot), slot.last_used))
+    target = min(idle, key=lambda slot: (loss(slot), is_fork(slot), slot.last_used))
     return SlotChoice(source.slot_id, target.slot_id, num_reused)
 
 

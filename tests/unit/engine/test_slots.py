@@ -88,3 +88,10 @@ def test_without_anything_to_reuse_the_least_recently_used_slot_is_taken() -> No
     chosen = choose(slots, [1, 2, 3])
     assert chosen is not None
     assert (chosen.target_id, chosen.num_reused) == (1, 0)
+
+
+def test_an_old_conversation_gives_way_however_long_it_is() -> None:
+    slots = [slot(0, [5] * 60, used=1), slot(1, [6] * 20, used=30)]
+    chosen = choose(slots, [1, 2, 3])
+    assert chosen is not None
+    assert chosen.target_id == 0
