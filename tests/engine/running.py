@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +186,7 @@ def logprobs(answer: Answer) -> list[TokenLogprob]:
 
 
 def prompt_tokens(num_tokens: int, seed: int = 0) -> list[int]:
-    """Return letters that look random; other seeds share no prefix."""
-    letters = models.token_id("a")
-    return [letters + (seed * 7 + i * i + i // 3) % 26 for i in range(num_tokens)]
+    """Return random letters; prompts of other seeds, below 94, begin with other tokens."""
+    letters = range(models.token_id("a"), models.token_id("z") + 1)
+    first = models.token_id("!") + seed % 94
+    return [first, *random.Random(seed).choices(letters, k=num_tokens)][:num_tokens]
