@@ -22,6 +22,7 @@ class Script:
     breaks_off: bool = False  # in the middle of the answer
     prefill_s: float = 0.0
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    has_body: threading.Event = field(default_factory=threading.Event)
     was_left: threading.Event = field(default_factory=threading.Event)
 
 
@@ -38,6 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
         script = self.server.script
         body = self.rfile.read(int(self.headers["Content-Length"]))
         script.bodies.append(json.loads(body))
+        script.has_body.set()
         if script.status != 200:
             self._answer(script.status, {"error": {"message": script.message}})
             return

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +237,43 @@ def test_a_failed_request_is_counted_and_the_next_one_sent(
     assert status == 1
     assert f"failed: 4, the first was request 0: {reason}" in capsys.readouterr().out
     assert len(script.bodies) == 4
+
+
+def test_sessions_run_side_by_side() -> None:
+    script = Script(prefill_s=1.0)
+    trace = make_trace(line(0, 2), line(1, 4), line(2, 2, "other"), line(3, 4, "other"))
+    with running_openai_server(script) as url:
+        first, second, third, fourth = measure(url, trace, concurrency=2).requests
+
+    assert third.sent_s < first.sent_s + first.took_s
+    assert second.sent_s >= first.sent_s + first.took_s
+    assert fourth.sent_s >= third.sent_s + third.took_s
+
+
+def test_ctrl_c_shows_and_keeps_what_is_known(trace_path: Path) -> None:
+    json_path = trace_path.with_name("small.json")
+    script = Script(prefill_s=0.5)
+    program = [sys.executable, "-m", "milepost.cli.main", "bench", "replay", str(trace_path)]
+    with (
+        running_openai_server(script) as url,
+        subprocess.Popen(
+            [*program, "--url", url, "--json", str(json_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        while len(script.bodies) < 3 and process.poll() is None:
+            script.has_body.wait(20.0)
+            script.has_body.clear()
+        process.send_signal(signal.SIGINT)
+        shown, errors = process.communicate(timeout=20.0)
+
+    assert process.returncode == 130
+    assert errors.strip() == ""
+    assert "small: interrupted; requests measured: 2" in shown
+    assert read_measure(json_path).was_interrupted
+    assert column(read_measure(json_path), "id") == [0, 1]
 
 
 def test_a_missing_key_is_asked_for(

@@ -69,7 +69,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     num_oracle: int
     num_prefilled_twice: int
     num_decoded: int
-    cached_share: float | None  # of the prompt tokens
+    cached_share: float | None  # of the prompt tokens; without cancelled requests
     ratio_to_oracle: float | None  # prefilled / oracle
     prefilled_twice_share: float | None  # of the prefilled tokens
     prefill_ms: float
@@ -141,7 +141,9 @@ def sum_up(requests: Sequence[RequestMeasure]) -> Totals:
         num_oracle=_sum(request.num_oracle for request in requests),
         num_prefilled_twice=_sum(request.num_prefilled_twice for request in requests),
         num_decoded=_sum(request.num_decoded for request in requests),
-        cached_share=_divide_sums((r.num_cached, r.num_prompt_tokens) for r in requests),
+        cached_share=_divide_sums(
+            (r.num_cached, r.num_prompt_tokens) for r in requests if r.status == "ok"
+        ),
         ratio_to_oracle=_divide_sums((r.num_prefilled, r.num_oracle) for r in requests),
         prefilled_twice_share=_divide_sums(
             (r.num_prefilled_twice, r.num_prefilled) for r in requests

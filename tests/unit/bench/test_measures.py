@@ -69,6 +69,17 @@ def test_cancelled_and_failed_requests_are_counted() -> None:
     assert (totals.num_cancelled, totals.num_failed) == (1, 1)
 
 
+def test_a_cancelled_prompt_is_not_counted_as_uncached() -> None:
+    cancelled = measured(
+        status="cancelled", num_prompt_tokens=1000, num_cached=0, num_prefilled=100, num_oracle=100
+    )
+
+    totals = sum_up([FULL, cancelled])
+
+    assert totals.cached_share == pytest.approx(0.4)
+    assert totals.num_prefilled == 160
+
+
 def test_nothing_has_no_shares() -> None:
     totals = sum_up([])
 

@@ -1,0 +1,44 @@
+"""The oracle gives the figures that were found for upstream's server with the same traces.
+
+They hold for one template and the vocabulary of SmolLM2; without the shared folder the test is
+skipped.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from milepost.bench.oracle import Oracle, count_needed
+from milepost.bench.trace import read_trace
+from milepost.chat.conversation import parse_conversation
+from milepost.chat.template import ChatTemplate
+from milepost.libllama import Model, ModelParams, open_library
+
+SHARED = Path(__file__).parents[3] / "shared"
+TRACE = SHARED / "traces" / "large-session.append_only.jsonl"
+TEMPLATE = SHARED / "templates" / "Qwen3.5-4B.jinja"
+NUM_REQUESTS = 90
+
+pytestmark = pytest.mark.skipif(
+    not (TRACE.exists() and TEMPLATE.exists()), reason="no folder with recorded traces"
+)
+
+
+def test_append_only_needs_what_was_found_to_be_enough(smollm2_path: Path) -> None:
+    model = Model(open_library(), smollm2_path, ModelParams(vocab_only=True))
+    template = ChatTemplate(TEMPLATE.read_text("utf-8"), name="qwen")
+    oracle, num_tokens, num_needed = Oracle(), 0, 0
+
+    for request in islice(read_trace(TRACE).requests(), NUM_REQUESTS):
+        text = str(template.render(parse_conversation(request.messages, request.tools)))
+        tokens = model.vocab.tokenize(text, add_special=True, parse_special=True)
+        prompt = np.array(tokens, np.int32)
+        num_tokens += len(prompt)
+        num_needed += count_needed(len(prompt), oracle.count_known(prompt))
+        oracle.remember(prompt)
+
+    assert (num_tokens, num_needed) == (1_169_081, 37_916)
