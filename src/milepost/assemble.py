@@ -21,6 +21,7 @@ import uvloop
 from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
+from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.template import check_kwargs
 from milepost.chat.template_set import TemplateSet, load_templates
 from milepost.chat.tokenizer import PromptTokenizer
@@ -77,10 +78,12 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
     model = Model(
         open_library(), Path(settings.engine.model_path), ModelParams(vocab_only=True)
     )  # lives as long as the process: the vocabulary belongs to it
+    templates = load_model_templates(model, settings)
     return Services(
         engine=client,
         vocab=model.vocab,
-        templates=load_model_templates(model, settings),
+        templates=templates,
+        boundaries=BoundaryFinder(templates),
         tokenizer=PromptTokenizer(model.vocab),
         settings=settings,
         model_name=settings.model_name,

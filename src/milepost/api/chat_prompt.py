@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
 from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
 from milepost.chat.control_texts import RenderedPrompt
-from milepost.chat.conversation import parse_conversation
+from milepost.chat.conversation import Conversation, parse_conversation
 from milepost.errors import NotSupported
+from milepost.protocol.messages import Boundary
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def render_prompt(services: Services, fields: ChatFields) -> RenderedPrompt:
     """Return the text that the chat template makes of a request."""
-    if fields.continue_final_message:
-        raise NotSupported(
-            "'continue_final_message' is not supported yet", param="continue_final_message"
-        )
-    conversation = parse_conversation(fields.messages, fields.tools, fields.documents)
-    return services.templates.render(
-        conversation,
-        add_generation_prompt=fields.add_generation_prompt is not False,
-        kwargs=template_kwargs(services, fields),
-    )
+    return _render(services, fields, read_conversation(fields), template_kwargs(services, fields))
 
 
 async def prepare_chat_prompt(
     services: Services, fields: ChatFields, num_body_bytes: int
-) -> list[int]:
-    """Return the tokens of the prompt."""
-    return await services.preparation.run(
-        num_body_bytes,
-        lambda: services.tokenizer.tokenize_prompt(render_prompt(services, fields)),
-    )
+) -> Prompt:
+    """Return the prompt as tokens, with its boundaries."""
+    return await services.preparation.run(num_body_bytes, lambda: _make_prompt(services, fields))
+
+
+def read_conversation(fields: ChatFields) -> Conversation:
+    """Return the conversation of a request."""
+    if fields.continue_final_message:
+        raise NotSupported(
+            "'continue_final_message' is not supported yet", param="continue_final_message"
+        )
+    return parse_conversation(fields.messages, fields.tools, fields.documents)
 
 
 def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
@@ -52,3 +51,38 @@ def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
     elif effort is not None:
         kwargs["reasoning_effort"] = effort
     return {**kwargs, **(fields.chat_template_kwargs or {})}
+
+
+def _make_prompt(services: Services, fields: ChatFields) -> Prompt:
+    conversation = read_conversation(fields)
+    kwargs = template_kwargs(services, fields)
+    rendered = _render(services, fields, conversation, kwargs)
+    found = services.boundaries.find(
+        conversation,
+        rendered,
+        add_generation_prompt=_adds_generation_prompt(fields),
+        kwargs=kwargs,
+    )
+    tokens, positions = services.tokenizer.tokenize_with_positions(
+        rendered, [boundary.offset for boundary in found.boundaries]
+    )
+    boundaries = tuple(
+        Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
+        for pos, boundary in zip(positions, found.boundaries, strict=True)
+    )
+    return Prompt(tokens, boundaries, found.keeps_prompt_end)
+
+
+def _render(
+    services: Services,
+    fields: ChatFields,
+    conversation: Conversation,
+    kwargs: dict[str, Any],
+) -> RenderedPrompt:
+    return services.templates.render(
+        conversation, add_generation_prompt=_adds_generation_prompt(fields), kwargs=kwargs
+    )
+
+
+def _adds_generation_prompt(fields: ChatFields) -> bool:
+    return fields.add_generation_prompt is not False

@@ -15,11 +15,20 @@ from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.api.shapes import ChoiceResult
 from milepost.errors import ContextExceeded, InvalidRequest
-from milepost.protocol.messages import Delta, Finished, PromptProgress
+from milepost.protocol.messages import Boundary, Delta, Finished, PromptProgress
 from milepost.protocol.sampling import SamplingParams
 from milepost.workers.client import EngineClient, GenerateSpec, Generation
 
 Event = Delta | Finished | PromptProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Tokens to go on from; with `boundaries` where the prompt came from a conversation."""
+
+    tokens: Sequence[int]
+    boundaries: tuple[Boundary, ...] = ()
+    keeps_prompt_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +111,7 @@ class Completion:
 
 def plan_completion(
     services: Services,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     params: CompletionParams,
     record: RequestRecord,
 ) -> Completion:
@@ -113,14 +122,14 @@ def plan_completion(
     """
     num_context_tokens = services.model.num_context_tokens
     for prompt in prompts:
-        if not prompt:
+        if not prompt.tokens:
             raise InvalidRequest("the prompt has no tokens", param="prompt")
-        if len(prompt) >= num_context_tokens:
-            raise ContextExceeded(len(prompt), num_context_tokens)
-    record.num_prompt_tokens = sum(len(prompt) for prompt in prompts)
+        if len(prompt.tokens) >= num_context_tokens:
+            raise ContextExceeded(len(prompt.tokens), num_context_tokens)
+    record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
     specs = [
         GenerateSpec(
-            tokens=prompt,
+            tokens=prompt.tokens,
             sampling=params.sampling,
             max_tokens=params.max_tokens,
             stop=params.stop,
@@ -129,6 +138,8 @@ def plan_completion(
             cache_prompt=params.cache_prompt,
             wants_progress=params.wants_progress,
             special=params.special,
+            boundaries=prompt.boundaries,
+            keeps_prompt_end=prompt.keeps_prompt_end,
         )
         for prompt in prompts
     ]

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Completion, CompletionParams, plan_completion
+from milepost.api.completion import Completion, CompletionParams, Prompt, plan_completion
 from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
@@ -79,7 +79,9 @@ def build_native_completion_router(services: Services) -> APIRouter:
         prompts = await services.preparation.run(
             len(body), lambda: services.tokenizer.tokenize_raw(fields.prompt)
         )
-        completion = plan_completion(services, prompts, params, record_of(request.scope))
+        completion = plan_completion(
+            services, [Prompt(tokens) for tokens in prompts], params, record_of(request.scope)
+        )
         native = NativeRequest(services.model_name, prompts, params, wishes, services.vocab)
         if wishes.stream:
             return EventStreamResponse(NativeStream(completion, native), wishes.ping_interval_s)

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Completion, plan_completion
+from milepost.api.completion import Completion, Prompt, plan_completion
 from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
@@ -54,7 +54,9 @@ def build_completions_router(services: Services) -> APIRouter:
         prompts = await services.preparation.run(
             len(body), lambda: services.tokenizer.tokenize_raw(fields.prompt)
         )
-        completion = plan_completion(services, prompts, params, record_of(request.scope))
+        completion = plan_completion(
+            services, [Prompt(tokens) for tokens in prompts], params, record_of(request.scope)
+        )
         head = make_head("cmpl", services.model_name)
         if wishes.stream:
             return EventStreamResponse(TextStream(completion, wishes, head), wishes.ping_interval_s)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milepost.api.preparation import Preparation
+from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.template_set import TemplateSet
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.chat.vocab import Vocab
@@ -22,6 +23,7 @@ class Services:
     engine: EngineClient
     vocab: Vocab
     templates: TemplateSet
+    boundaries: BoundaryFinder
     tokenizer: PromptTokenizer
     settings: Settings
     model_name: str

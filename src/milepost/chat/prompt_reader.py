@@ -207,16 +207,18 @@ def _match(marked: str | None, text: str) -> tuple[dict[int, Span], bool]:
 
 
 def _search(rendered: str, span: Span, text: str, limit: int) -> int:
-    """Return where a span of one text, and what is right before it, is in the other; or -1.
+    """Return where a span of one text, mostly with what is right before it, is in the other; or -1.
 
     Looked for right before `limit`, where the next message begins: templates that number their
     tool calls write other numbers in a window.
     """
     before = min(NUM_BEFORE_CHARS, span.start)
-    needle = rendered[span.start - before : span.end]
-    floor = limit - len(needle) - MAX_SEARCHED_CHARS
-    pos = text.rfind(needle, max(0, floor), limit)
-    return pos + before if pos >= 0 else -1
+    length = span.end - span.start
+    floor = max(0, limit - before - length - MAX_SEARCHED_CHARS)
+    pos = text.rfind(rendered[span.start - before : span.end], floor, limit)
+    if pos >= 0:
+        return pos + before
+    return text.rfind(rendered[span.start : span.end], floor, limit) if length >= before else -1
 
 
 def _has_same_head(one: Conversation, other: Conversation, num_head: int) -> bool:

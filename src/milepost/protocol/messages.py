@@ -16,7 +16,7 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 1  # counts up with every change of a message
+PROTOCOL_VERSION = 2  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
@@ -33,6 +33,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
     log_settings: bytes  # milepost.config.LogSettings as msgpack
 
 
+class Boundary(msgspec.Struct, frozen=True, array_like=True):
+    """A position in a prompt where later requests may stop sharing it.
+
+    `kind` is "system_end", "message_end", "last_user", "prompt_end" or "breakpoint".
+    """
+
+    pos: int  # in tokens of the prompt
+    kind: str
+    message_index: int = -1  # of the message that ends there
+    role: str = ""
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Prefill a prompt and decode `num_choices` continuations of it."""
 
@@ -46,6 +58,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     cache_prompt: bool = True  # False: compute everything, reuse nothing
     wants_progress: bool = False  # send PromptProgress after each prefill chunk
     special: bool = False  # render control tokens in the text
+    boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
+    keeps_prompt_end: bool = False  # later requests may leave the prompt behind "prompt_end"
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from milepost.errors import (
 )
 from milepost.protocol.framing import encode_frame
 from milepost.protocol.messages import (
+    Boundary,
     Cancel,
     Delta,
     Failed,
@@ -58,6 +59,8 @@ class GenerateSpec:
     cache_prompt: bool = True
     wants_progress: bool = False
     special: bool = False
+    boundaries: tuple[Boundary, ...] = ()
+    keeps_prompt_end: bool = False
 
     def message(self, request_id: int) -> Generate:
         """Return the message that asks an engine for it."""
@@ -72,6 +75,8 @@ class GenerateSpec:
             cache_prompt=self.cache_prompt,
             wants_progress=self.wants_progress,
             special=self.special,
+            boundaries=self.boundaries,
+            keeps_prompt_end=self.keeps_prompt_end,
         )
 
 

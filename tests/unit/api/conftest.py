@@ -16,6 +16,7 @@ from tests.models import DEFAULT_TEMPLATE
 
 from milepost.api.app import create_app
 from milepost.api.services import Services
+from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.template_set import load_templates
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import Settings
@@ -31,10 +32,12 @@ class Api:
     def services(self) -> Services:
         """Return what the app works with."""
         vocab = FakeVocab()
+        templates = load_templates({"": DEFAULT_TEMPLATE}, vocab)
         return Services(
             engine=cast(Any, self.engine),
             vocab=vocab,
-            templates=load_templates({"": DEFAULT_TEMPLATE}, vocab),
+            templates=templates,
+            boundaries=BoundaryFinder(templates),
             tokenizer=PromptTokenizer(vocab),
             settings=self.settings,
             model_name="tiny",
