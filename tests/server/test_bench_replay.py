@@ -149,6 +149,19 @@ def test_what_needs_images_is_skipped(server: RunningServer) -> None:
     assert measured.notes == ("skipped, because they need images: 1",)
 
 
+def test_a_begin_token_in_the_template_is_counted_once(
+    start_server: Any, tiny_models: dict[str, Path], tmp_path: Path
+) -> None:
+    template = tmp_path / "bos.jinja"
+    template.write_text("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    served = start_server(tiny_models["window"], "--chat-template-file", str(template), "-t", "1")
+
+    measured = measure(served.url, TURNS)
+
+    assert measured.notes == ()  # else: "the server counts other prompt tokens"
+    assert measured.totals.num_ok == 4
+
+
 # --- the command --------------------------------------------------------------------------
 
 

@@ -23,7 +23,8 @@ class RequestMeasure(msgspec.Struct, frozen=True, kw_only=True):
     """What one request cost.
 
     With all numbers known: num_prompt_tokens == num_cached + num_prefilled, unless the request was
-    cancelled; then num_prefilled is what had been computed when it ended.
+    cancelled; then num_prefilled is what was computed by the server's last word about it. What it
+    computes until it notices that nobody listens is not seen; a retry may find it cached.
     """
 
     id: int

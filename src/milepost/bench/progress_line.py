@@ -49,7 +49,7 @@ class ProgressLine:
 def describe_progress(label: str, progress: Progress) -> str:
     """Return the line."""
     text = f"{label}: {progress.step} {progress.num_done}/{progress.num_total}"
-    if progress.left_s is None:
+    if progress.left_s is None or progress.num_done == progress.num_total:
         return text
     return f"{text}, about {describe_duration(progress.left_s)} left"
 

@@ -35,6 +35,7 @@ class ServerTraits:
     model: str  # the name that requests must give
     num_context_tokens: int | None = None  # for one request
     is_native: bool = False  # it has llama-server's endpoints and fields
+    bos_text: str = ""  # what its prompts may begin with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class ServerClient:
             model=self.model or await self._first_model(),
             num_context_tokens=settings.get("n_ctx"),
             is_native="chat_template" in props,
+            bos_text=str(props.get("bos_token") or ""),
         )
         return self.traits
 
@@ -117,8 +119,11 @@ class ServerClient:
         Raises BenchmarkFailed when the template refuses the messages.
         """
         body = _chat_body(messages, tools)
-        rendered = await self._post("/apply-template", body)
-        return await self._tokenize({"content": rendered["prompt"], "add_special": True})
+        text = str((await self._post("/apply-template", body))["prompt"])
+        bos = self.traits.bos_text
+        # Where the template writes the begin token, the tokenizer must not add another.
+        has_bos = bool(bos) and text.startswith(bos)
+        return await self._tokenize({"content": text, "add_special": not has_bos})
 
     async def tokenize_text(self, text: str) -> Tokens:
         """Return the tokens of a text in the middle of a prompt."""

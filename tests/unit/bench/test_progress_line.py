@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from milepost.bench.progress_line import ProgressLine, describe_duration
+from milepost.bench.progress_line import ProgressLine, describe_duration, describe_progress
 from milepost.bench.replay import Progress
 
 
@@ -54,6 +54,13 @@ def test_a_file_gets_a_line_now_and_then() -> None:
     assert stream.getvalue() == (
         "day: replaying 1/10, about 1 min 30 s left\nday: replaying 1/10, about 3 min 0 s left\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("num_done", "text"), [(0, "day: replaying 0/10"), (10, "day: replaying 10/10")]
+)
+def test_no_time_is_guessed_at_the_start_and_at_the_end(num_done: int, text: str) -> None:
+    assert describe_progress("day", progress(num_done, 5.0)) == text
 
 
 @pytest.mark.parametrize(
