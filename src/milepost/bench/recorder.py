@@ -102,7 +102,7 @@ class Recorder:
 
     async def _write(self) -> None:
         try:
-            await asyncio.to_thread(write_trace, self._path, self._recording.snapshot())
+            await asyncio.to_thread(write_trace, self._path, self._recording.to_trace())
         except BenchmarkFailed as error:  # a full disk must not end the answers
             logger.error("the recording is behind: %s", error)
 

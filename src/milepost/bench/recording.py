@@ -98,7 +98,7 @@ class Recording:
             )
         )
 
-    def snapshot(self) -> Trace:
+    def to_trace(self) -> Trace:
         """Return the trace as it is now."""
         everything = tuple(range(len(self._tools.values)))
         return replace(

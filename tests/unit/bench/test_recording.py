@@ -38,7 +38,7 @@ def add(recording: Recording, messages: list[Any], reply: Any, **fields: Any) ->
 
 
 def requests_of(recording: Recording) -> list[TraceRequest]:
-    return list(recording.snapshot().requests())
+    return list(recording.to_trace().requests())
 
 
 def test_a_session_that_grows_keeps_each_message_once() -> None:
@@ -47,7 +47,7 @@ def test_a_session_that_grows_keeps_each_message_once() -> None:
     add(recording, first, assistant("b"))
     add(recording, second, assistant("d"))
 
-    trace = recording.snapshot()
+    trace = recording.to_trace()
 
     assert len(trace.threads["main"]) == 5
     assert [line.edits for line in trace.lines] == [(), ()]
@@ -78,7 +78,7 @@ def test_tools_are_all_none_or_some() -> None:
     for tools in (TOOLS[:1], [], TOOLS):
         add(recording, [user("a")], assistant("b"), tools=tools)
 
-    trace = recording.snapshot()
+    trace = recording.to_trace()
 
     assert [line.tools for line in trace.lines] == [(0,), False, True]
     assert [request.tools for request in trace.requests()] == [TOOLS[:1], [], TOOLS]
@@ -131,11 +131,11 @@ def test_a_recording_goes_on_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "day.jsonl"
     before = open_recording(path)
     add(before, [SYSTEM, user("a")], assistant("b"), tools=TOOLS)
-    write_trace(path, before.snapshot())
+    write_trace(path, before.to_trace())
 
     after = open_recording(path)
     add(after, [SYSTEM, user("a"), assistant("b"), user("c")], assistant("d"), tools=TOOLS[1:])
-    write_trace(path, after.snapshot())
+    write_trace(path, after.to_trace())
 
     first, second = read_trace(path).requests()
     assert (first.id, first.session, first.tools) == (0, "s1", TOOLS)
