@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -36,36 +36,27 @@ TIGHT_BUDGET_TOKENS = 130_000  # a few sessions of 30,000 tokens, or one day's t
 # A recurrent model has no KV; a state of its counts as so many tokens, as the hybrid's does.
 TOKENS_PER_STATE = 2400
 
+# Few heads: at 20,000 tokens of context attention is most of the work.
 _COMMON = Shape(
     embd=256,
     layers=6,
     ff=512,
-    heads=4,
+    heads=2,
     kv_heads=1,
     head_dim=64,
     window=512,
     context=CONTEXT,
     window_interval=6,
-    is_quantized=True,
-)
-_HYBRID = Shape(
-    embd=256,
-    layers=8,
-    ff=512,
-    heads=4,
-    kv_heads=1,
-    head_dim=64,
-    context=CONTEXT,
     hybrid_interval=4,
     delta_state=128,
     delta_heads=3,
     is_quantized=True,
 )
 SHAPES: dict[Kind, Shape] = {
-    "full": _COMMON,
+    "full": replace(_COMMON, layers=4),
     "window": _COMMON,
     "recurrent": _COMMON,
-    "hybrid": _HYBRID,
+    "hybrid": replace(_COMMON, layers=8),
 }
 
 

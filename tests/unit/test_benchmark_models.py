@@ -33,7 +33,7 @@ def test_hybrid_state_is_as_large_as_the_kv_of_2400_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "budget_mib"), [("full", 190), ("window", 31), ("recurrent", 12), ("hybrid", 63)]
+    ("kind", "budget_mib"), [("full", 126), ("window", 31), ("recurrent", 12), ("hybrid", 63)]
 )
 def test_tight_budget_holds_the_kv_of_130000_tokens(kind: Kind, budget_mib: int) -> None:
     assert choose_tight_cache_ram_mib(kind) == budget_mib

@@ -44,7 +44,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int = 2048
     ubatch_size: int = 512
     cache_ram_mib: int | None = None
-    ctx_checkpoints: int | None = None
+    ctx_checkpoints: int | None = None  # of each slot
+    checkpoint_min_step: int | None = None  # tokens
     chat_template_file: str | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -196,6 +197,7 @@ def _milepost_flags(served: ServedModel) -> dict[str, str | int | None]:
         "--ubatch-size": served.ubatch_size,
         "--cache-ram": served.cache_ram_mib,
         "--ctx-checkpoints": served.ctx_checkpoints,
+        "--checkpoint-min-step": served.checkpoint_min_step,
         "--chat-template-file": served.chat_template_file,
     }
 

@@ -40,6 +40,8 @@ def make_params(library: Any, served: ServedModel, port: int) -> Any:
         params.cache_ram_mib = served.cache_ram_mib
     if served.ctx_checkpoints is not None:
         params.n_ctx_checkpoints = served.ctx_checkpoints
+    if served.checkpoint_min_step is not None:
+        params.checkpoint_min_step = served.checkpoint_min_step
     if served.chat_template_file is not None:
         params.chat_template = Path(served.chat_template_file).read_text(encoding="utf-8")
     # What the program llama-server sets on its own, and the bare wheel does not: slots share the

@@ -168,6 +168,13 @@ def redact_command(
     help="Checkpoints of each slot. [default: each server's own]",
 )
 @click.option(
+    "--checkpoint-min-step",
+    default=None,
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Tokens between checkpoints. [default: each server's own]",
+)
+@click.option(
     "--chat-template-file", default=None, type=FILE, help="Template instead of the model's own."
 )
 @click.option(
@@ -214,6 +221,7 @@ def compare_command(**given: Any) -> int:
         ubatch_size=given["ubatch_size"],
         cache_ram_mib=given["cache_ram"],
         ctx_checkpoints=given["ctx_checkpoints"],
+        checkpoint_min_step=given["checkpoint_min_step"],
         chat_template_file=None if template is None else str(template),
     )
     options = ReplayOptions(
