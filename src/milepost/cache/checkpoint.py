@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from milepost.cache.moment import Moment
 from milepost.cache.segment import Data
 
 CheckpointKind = Literal[
@@ -31,5 +32,5 @@ class Checkpoint:
     kind: CheckpointKind
     data: Data
     num_bytes: int
-    last_used_s: float
+    last_used: Moment
     num_hits: int = 0  # how often it was restored

@@ -40,7 +40,7 @@ def _check_edge(node: Node) -> None:
     assert parent is not None
     assert parent.children[int(node.tokens[0])] is node
     assert node.start == parent.end
-    assert parent.parent is None or parent.last_used_s >= node.last_used_s
+    assert parent.parent is None or parent.last_used >= node.last_used
 
 
 def _check_parts(node: Node) -> None:

@@ -21,6 +21,7 @@ from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.eviction import choose_thinned, plan_eviction
 from milepost.cache.invariants import check_tree
 from milepost.cache.match import Match, StoredState, describe_match
+from milepost.cache.moment import Moment
 from milepost.cache.segment import Data, Segment, SegmentPart
 from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
 from milepost.cache.survey import HeldCheckpoint, HeldSegment, survey, survey_path
@@ -52,6 +53,7 @@ class PrefixCache:
         self.limits = limits
         self._tree = Tree()
         self._counters = Counters()
+        self._num_requests = 0  # the clock of the policies
         self._num_segments = 0
         self._num_checkpoints = 0
         self._segment_bytes = 0
@@ -66,11 +68,13 @@ class PrefixCache:
 
     def match(self, prompt: Tokens, now_s: float) -> Match:
         """Return what is known of a prompt, and mark that as used."""
+        self._num_requests += 1
+        now = self._moment(now_s)
         path = self._tree.find(_as_key(prompt))
         for node in path.nodes:
             # An edge that is left half way leads to another conversation: not a use of that one.
             if node.end <= path.num_tokens or path.num_tokens == len(prompt):
-                node.last_used_s = now_s
+                node.last_used = now
                 node.num_hits += 1
         match = describe_match(path, len(prompt), self.traits)
         if match.stored:
@@ -95,7 +99,7 @@ class PrefixCache:
 
     def note(self, tokens: Tokens, now_s: float) -> None:
         """Remember that these tokens were computed, from position 0 on."""
-        self._tree.insert(_as_key(tokens), now_s)
+        self._tree.insert(_as_key(tokens), self._moment(now_s))
         self._forget_oldest()
 
     def add_segment(self, tokens: Tokens, start: int, data: Data, now_s: float) -> bool:
@@ -133,7 +137,7 @@ class PrefixCache:
         if self.limits.max_checkpoints == 0 or num_bytes > self.limits.budget_bytes:
             return False
         node = path.node_at(pos)
-        checkpoint = Checkpoint(pos, kind, data, num_bytes, now_s)
+        checkpoint = Checkpoint(pos, kind, data, num_bytes, self._moment(now_s))
         for old in [old for old in node.checkpoints if old.pos == pos]:
             checkpoint.num_hits = old.num_hits
             self._remove_checkpoint(node, old)
@@ -149,7 +153,7 @@ class PrefixCache:
         """Remember that a state was used: such a one is likely to be used again."""
         if state.checkpoint is not None:
             state.checkpoint.num_hits += 1
-            state.checkpoint.last_used_s = now_s
+            state.checkpoint.last_used = self._moment(now_s)
 
     def pin(self, tokens: Tokens, kind: str) -> bool:
         """Let what is needed to go on after these tokens be evicted last; False if unknown."""
@@ -201,7 +205,7 @@ class PrefixCache:
         if excess <= 0:
             return Evicted()
         slack = int(self.limits.budget_bytes * SLACK)
-        plan = plan_eviction(survey(self._tree, self.traits, now_s), excess + slack)
+        plan = plan_eviction(survey(self._tree, self.traits, self._moment(now_s)), excess + slack)
         for held_checkpoint in plan.checkpoints:
             self._evict_checkpoint(held_checkpoint)
         for held_segment in plan.segments:
@@ -228,7 +232,7 @@ class PrefixCache:
 
     def summary(self, now_s: float, max_nodes: int = MAX_SUMMARY_NODES) -> TreeSummary:
         """Return the most recently used part of the tree."""
-        return summarise(self._tree, max_nodes, now_s)
+        return summarise(self._tree, max_nodes, self._moment(now_s))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the tree or the counts contradict themselves; slow."""
@@ -243,15 +247,18 @@ class PrefixCache:
 
     # --- private -------------------------------------------------------------------------
 
+    def _moment(self, now_s: float) -> Moment:
+        return Moment(self._num_requests, now_s)
+
     def _insert(self, tokens: Tokens, now_s: float) -> Path:
         assert len(tokens) > 0, "nothing is stored for position 0"
-        return self._tree.insert(_as_key(tokens), now_s)
+        return self._tree.insert(_as_key(tokens), self._moment(now_s))
 
     def _thin(self, path: Path, now_s: float) -> None:
         """Keep to the number of checkpoints along one conversation."""
         num_held = sum(len(node.checkpoints) for node in path.nodes)
         for _ in range(num_held - self.limits.max_checkpoints):
-            records = survey_path(path, self.traits, now_s)
+            records = survey_path(path, self.traits, self._moment(now_s))
             index = choose_thinned(records)
             if index < 0:
                 return

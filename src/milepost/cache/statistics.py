@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from milepost.cache.moment import Moment
 from milepost.cache.tree import Node, Tree
 
 
@@ -59,15 +60,17 @@ class TreeSummary:
     num_omitted: int
 
 
-def summarise(tree: Tree, max_nodes: int, now_s: float) -> TreeSummary:
+def summarise(tree: Tree, max_nodes: int, now: Moment) -> TreeSummary:
     """Describe the most recently used nodes; a parent is never used less recently than a child."""
-    order = sorted(tree.walk(), key=lambda node: (-node.last_used_s, node.start))[:max_nodes]
+    order = sorted(tree.walk(), key=lambda node: (node.last_used, -node.start), reverse=True)[
+        :max_nodes
+    ]
     index = {node: number for number, node in enumerate(order)}
-    nodes = tuple(_summarise_node(node, index, now_s) for node in order)
+    nodes = tuple(_summarise_node(node, index, now) for node in order)
     return TreeSummary(nodes, tree.num_nodes - len(nodes))
 
 
-def _summarise_node(node: Node, index: dict[Node, int], now_s: float) -> NodeSummary:
+def _summarise_node(node: Node, index: dict[Node, int], now: Moment) -> NodeSummary:
     return NodeSummary(
         parent=index.get(node.parent, -1) if node.parent else -1,
         start=node.start,
@@ -77,6 +80,6 @@ def _summarise_node(node: Node, index: dict[Node, int], now_s: float) -> NodeSum
         num_bytes=node.num_bytes,
         num_children=len(node.children),
         num_hits=node.num_hits,
-        idle_s=now_s - node.last_used_s,
+        idle_s=now.seconds - node.last_used.seconds,
         pins=tuple(sorted(node.pins)),
     )

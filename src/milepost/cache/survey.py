@@ -13,6 +13,7 @@ import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.eviction import (
+    LAST_USER_HITS,
     SYSTEM_END_HITS,
     CheckpointRecord,
     Holdings,
@@ -22,6 +23,7 @@ from milepost.cache.eviction import (
     expected_returns,
     usage_rate,
 )
+from milepost.cache.moment import Moment
 from milepost.cache.segment import Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Path, Tree
@@ -59,7 +61,7 @@ class _Tips:
 @dataclass(slots=True)
 class _Survey:
     traits: CacheTraits
-    now_s: float
+    now: Moment
     tips: _Tips
     pinned: set[Segment]
     checkpoints: list[CheckpointRecord[HeldCheckpoint]] = field(default_factory=list)
@@ -94,9 +96,10 @@ class _Survey:
         return len(self.checkpoints) - 1
 
     def _expected_hits(self, node: Node, checkpoint: Checkpoint) -> float:
-        hits = checkpoint.num_hits * usage_rate(self.now_s - checkpoint.last_used_s)
-        if checkpoint.kind == "system_end":
-            hits += SYSTEM_END_HITS * usage_rate(self.now_s - node.last_used_s)
+        num_hits = checkpoint.num_hits + (checkpoint.kind == "last_user") * LAST_USER_HITS
+        hits = num_hits * usage_rate(_age(checkpoint.last_used, self.now))
+        if checkpoint.kind == "system_end":  # of use as long as any conversation goes through it
+            hits += SYSTEM_END_HITS * usage_rate(_age(node.last_used, self.now))
         return hits
 
     def _add_part(self, node: Node, part: SegmentPart, above: int) -> int:
@@ -120,27 +123,27 @@ class _Survey:
         return num_tokens * self.tips.expected_returns(node, part.start)
 
 
-def survey(tree: Tree, traits: CacheTraits, now_s: float) -> Holdings[HeldCheckpoint, HeldSegment]:
+def survey(tree: Tree, traits: CacheTraits, now: Moment) -> Holdings[HeldCheckpoint, HeldSegment]:
     """Return a record of all that hangs on a tree."""
     nodes = list(tree.walk())
     pinned = set() if traits.has_states else _find_pinned(nodes)
-    found = _Survey(traits, now_s, _find_tips(nodes, now_s), pinned)
+    found = _Survey(traits, now, _find_tips(nodes, now), pinned)
     for node in nodes:
         found.add(node)
     return Holdings(found.checkpoints, found.segments)
 
 
 def survey_path(
-    path: Path, traits: CacheTraits, now_s: float
+    path: Path, traits: CacheTraits, now: Moment
 ) -> list[CheckpointRecord[HeldCheckpoint]]:
     """Return the checkpoints of one path, weighed without a pass over the tree."""
-    found = _Survey(traits, now_s, _find_tips_beside(path, now_s), set())
+    found = _Survey(traits, now, _find_tips_beside(path, now), set())
     for node in path.nodes:
         found.add(node)
     return found.checkpoints
 
 
-def _find_tips(nodes: list[Node], now_s: float) -> _Tips:
+def _find_tips(nodes: list[Node], now: Moment) -> _Tips:
     """Return the leaves among nodes that are in the order of a walk."""
     leaves = [node for node in nodes if not node.children]
     counts: dict[Node, int] = {}
@@ -153,7 +156,7 @@ def _find_tips(nodes: list[Node], now_s: float) -> _Tips:
         first += not node.children
     return _Tips(
         positions=np.array([leaf.end for leaf in leaves], np.int64),
-        rates=np.array([usage_rate(now_s - leaf.last_used_s) for leaf in leaves]),
+        rates=np.array([usage_rate(_age(leaf.last_used, now)) for leaf in leaves]),
         runs=runs,
     )
 
@@ -169,7 +172,7 @@ def _find_pinned(nodes: list[Node]) -> set[Segment]:
     }
 
 
-def _find_tips_beside(path: Path, now_s: float) -> _Tips:
+def _find_tips_beside(path: Path, now: Moment) -> _Tips:
     """Return the end of a path as a tip, and the next nodes of the branches that leave it."""
     beside = [
         [child for child in node.children.values() if child is not following]
@@ -179,6 +182,10 @@ def _find_tips_beside(path: Path, now_s: float) -> _Tips:
     firsts = itertools.accumulate((len(children) for children in beside), initial=0)
     return _Tips(
         positions=np.array([tip.end for tip in tips], np.int64),
-        rates=np.array([usage_rate(now_s - tip.last_used_s) for tip in tips]),
+        rates=np.array([usage_rate(_age(tip.last_used, now)) for tip in tips]),
         runs={node: (first, len(tips)) for node, first in zip(path.nodes, firsts, strict=False)},
     )
+
+
+def _age(last_used: Moment, now: Moment) -> int:
+    return now.num_requests - last_used.num_requests

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.moment import Moment
 from milepost.cache.segment import Segment, SegmentPart
 
 Tokens = npt.NDArray[np.int32]
@@ -42,7 +43,7 @@ class Node:
     start: int
     tokens: Tokens  # owned: a view would keep the whole prompt alive that it was cut from
     parent: Node | None
-    last_used_s: float
+    last_used: Moment
     children: dict[int, Node] = field(default_factory=dict)  # by first token
     parts: list[SegmentPart] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -116,7 +117,7 @@ class Tree:
     """Histories, and the counts of their nodes and tokens."""
 
     def __init__(self) -> None:
-        self.root = Node(0, np.empty(0, np.int32), None, 0.0)
+        self.root = Node(0, np.empty(0, np.int32), None, Moment(0, 0.0))
         self.num_nodes = 0  # without the root
         self.num_tokens = 0
 
@@ -136,14 +137,14 @@ class Tree:
             node = child
         return Path(tuple(nodes), pos)
 
-    def insert(self, tokens: Tokens, now_s: float) -> Path:
+    def insert(self, tokens: Tokens, now: Moment) -> Path:
         """Add a history, or what is new of it, and mark it as used; return its path."""
         path = self.find(tokens)
         nodes = list(path.nodes)
         if path.num_tokens < len(tokens):
-            self._append(nodes, tokens[path.num_tokens :], path.num_tokens, now_s)
+            self._append(nodes, tokens[path.num_tokens :], path.num_tokens, now)
         for node in nodes:
-            node.last_used_s = now_s
+            node.last_used = now
         return Path(tuple(nodes), len(tokens))
 
     def walk(self, top: Node | None = None) -> Iterator[Node]:
@@ -161,8 +162,8 @@ class Tree:
         """
         numbers = itertools.count()  # decides between equals: nodes have no order
 
-        def entry(node: Node) -> tuple[bool, float, int, Node]:
-            return not node.is_bare, node.last_used_s, next(numbers), node
+        def entry(node: Node) -> tuple[bool, Moment, int, Node]:
+            return not node.is_bare, node.last_used, next(numbers), node
 
         heap = [entry(node) for node in self.walk() if not node.children]
         heapq.heapify(heap)
@@ -182,13 +183,13 @@ class Tree:
         self.num_nodes -= 1
         self.num_tokens -= len(node.tokens)
 
-    def _append(self, nodes: list[Node], rest: Tokens, pos: int, now_s: float) -> None:
+    def _append(self, nodes: list[Node], rest: Tokens, pos: int, now: Moment) -> None:
         """Extend a path that ends at `pos` by tokens that are not in the tree."""
         if nodes and pos < nodes[-1].end:
             nodes[-1] = self._split(nodes[-1], pos)
         tip = nodes[-1] if nodes else self.root
         if tip is self.root or tip.children:
-            child = Node(pos, rest.copy(), tip, now_s)
+            child = Node(pos, rest.copy(), tip, now)
             tip.children[int(rest[0])] = child
             nodes.append(child)
             self.num_nodes += 1
@@ -201,7 +202,7 @@ class Tree:
         parent, cut = lower.parent, pos - lower.start
         assert parent is not None, "the root has no edge"
         assert 0 < cut < len(lower.tokens), "both halves have tokens"
-        upper = Node(lower.start, lower.tokens[:cut].copy(), parent, lower.last_used_s)
+        upper = Node(lower.start, lower.tokens[:cut].copy(), parent, lower.last_used)
         parent.children[int(upper.tokens[0])] = upper
         lower.start, lower.tokens, lower.parent = pos, lower.tokens[cut:].copy(), upper
         upper.children[int(lower.tokens[0])] = lower
