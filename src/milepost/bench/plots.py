@@ -27,9 +27,9 @@ FORMATS = ("png", "svg")
 BREAKS = ("compaction", "cancelled")  # kinds of requests that get a line
 
 
-def check_plots_possible() -> None:
-    """Raise BenchmarkFailed where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
+def check_plots_possible(package: str = "matplotlib") -> None:
+    """Raise BenchmarkFailed where the package that draws is missing."""
+    if importlib.util.find_spec(package) is None:
         raise BenchmarkFailed(
             "plots need matplotlib: pip install 'milepost[bench]', or give --no-plots"
         )
@@ -88,14 +88,12 @@ def draw_totals(comparison: Comparison) -> Figure:
     servers = comparison.servers
     bar = 0.8 / len(servers)
     for index, (colour, server) in enumerate(zip(_colours(servers), servers, strict=True)):
-        for row, trace in enumerate(comparison.traces):
-            measure = comparison.find(trace, server)
-            ratio = measure.totals.ratio_to_oracle if measure else None
-            if ratio is None:
-                continue
-            place = row - 0.4 + bar * (index + 0.5)
-            label = server if row == 0 else None
-            axes.barh(place, ratio, height=bar, color=colour, label=label)
+        ratios = _ratios_of(comparison, server)
+        places = [row - 0.4 + bar * (index + 0.5) for row, _ in ratios]
+        widths = [ratio for _, ratio in ratios]
+        if ratios:
+            axes.barh(places, widths, height=bar, color=colour, label=server)
+        for place, ratio in zip(places, widths, strict=True):
             axes.annotate(f" {ratio:.2f}", (ratio, place), va="center", fontsize=8)
     axes.axvline(1.0, color=ORACLE_COLOUR, linewidth=1.0)
     axes.set_yticks(range(len(comparison.traces)), comparison.traces)
@@ -140,6 +138,8 @@ def _finish_axes(axes: Axes, title: str) -> None:
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    if not axes.get_legend_handles_labels()[0]:
+        return
     axes.legend(
         frameon=False,
         fontsize=8,
@@ -162,6 +162,16 @@ def _draw_oracle(axes: Axes, measures: list[TraceMeasure]) -> None:
         numbers, tokens = _known(measures[0].requests, lambda request: request.num_oracle)
         shown = [max(count, 1) for count in tokens]  # the scale has no zero
         axes.plot(numbers, shown, "-", color=ORACLE_COLOUR, linewidth=0.8, label="fewest possible")
+
+
+def _ratios_of(comparison: Comparison, server: str) -> list[tuple[int, float]]:
+    """Return the row of each trace that a server replayed, and its ratio to the oracle."""
+    measures = [comparison.find(trace, server) for trace in comparison.traces]
+    return [
+        (row, ratio)
+        for row, measure in enumerate(measures)
+        if measure is not None and (ratio := measure.totals.ratio_to_oracle) is not None
+    ]
 
 
 def _mark_breaks(axes: Axes, comparison: Comparison, trace: str) -> None:
