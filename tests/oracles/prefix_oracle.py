@@ -16,10 +16,8 @@ class PrefixOracle:
         self._histories: set[Prefix] = set()
         self._cells: set[Prefix] = set()
         self._states: set[Prefix] = set()
-        self._partings: set[Prefix] = set()
 
     def note(self, tokens: Prefix) -> None:
-        self._partings |= self._find_partings(tokens)
         self._histories.add(tokens)
 
     def add_segment(self, tokens: Prefix, start: int) -> None:
@@ -40,7 +38,6 @@ class PrefixOracle:
         known = {h[:end] for h in self._histories for end in range(1, len(h) + 1)}
         self._cells &= known
         self._states &= known
-        self._partings &= known
 
     def num_known(self, tokens: Prefix) -> int:
         return max((_shared(history, tokens) for history in self._histories), default=0)
@@ -59,13 +56,14 @@ class PrefixOracle:
         return [pos for pos in range(len(prompt) - 1, 0, -1) if prompt[:pos] in self._states]
 
     def divergences(self, prompt: Prefix) -> list[int]:
-        """The positions where two histories, or one and the prompt, took different tokens."""
-        seen = self._partings | self._find_partings(prompt)
-        return [pos for pos in range(1, len(prompt) + 1) if prompt[:pos] in seen]
-
-    def _find_partings(self, tokens: Prefix) -> set[Prefix]:
-        shared = {(history, _shared(history, tokens)) for history in self._histories}
-        return {tokens[:n] for history, n in shared if n < min(len(history), len(tokens))}
+        """The positions where two histories, or one and the prompt, take different tokens."""
+        histories = (*self._histories, prompt)
+        found = []
+        for pos in range(1, len(prompt) + 1):
+            sharing = [h for h in histories if len(h) > pos and h[:pos] == prompt[:pos]]
+            if len({history[pos] for history in sharing}) > 1:
+                found.append(pos)
+        return found
 
 
 def _shared(left: Prefix, right: Prefix) -> int:

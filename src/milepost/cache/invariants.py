@@ -40,6 +40,7 @@ def _check_edge(node: Node) -> None:
     assert parent is not None
     assert parent.children[int(node.tokens[0])] is node
     assert node.start == parent.end
+    assert len(node.children) != 1, "an only child is joined to its parent"
     assert parent.parent is None or parent.last_used >= node.last_used
 
 

@@ -180,23 +180,17 @@ class PrefixCache:
         path = self._tree.find(_as_key(tokens))
         num_before = self.num_bytes
         if path.nodes and path.num_tokens == len(tokens):
-            for node in reversed(list(self._tree.walk(path.nodes[-1]))):
-                self._remove_node(node)
-                self._counters.num_dropped_nodes += 1
+            self._drop_nodes(list(self._tree.walk(path.nodes[-1])))
         for node in path.nodes[::-1]:
             if node.children or node.end > path.num_tokens:
                 break
-            if node.parent is not None:
-                self._remove_node(node)
-                self._counters.num_dropped_nodes += 1
+            self._drop_nodes([node])
         return num_before - self.num_bytes
 
     def clear(self) -> int:
         """Forget everything; return the bytes that became free."""
         num_before = self.num_bytes
-        for node in reversed(list(self._tree.walk())):
-            self._remove_node(node)
-            self._counters.num_dropped_nodes += 1
+        self._drop_nodes(list(self._tree.walk()))
         return num_before
 
     def evict(self, now_s: float) -> Evicted:
@@ -266,15 +260,24 @@ class PrefixCache:
             self._counters.num_thinned_checkpoints += 1
 
     def _forget_oldest(self) -> None:
-        """Keep to the number of tokens in the tree; what holds nothing goes first."""
-        if self._tree.num_tokens <= self.limits.max_tree_tokens:
+        """Keep to the size of the tree; what holds nothing goes first."""
+        tree, limits = self._tree, self.limits
+        if tree.num_tokens <= limits.max_tree_tokens and tree.num_nodes <= limits.max_tree_nodes:
             return
-        most = int(self.limits.max_tree_tokens * (1 - TREE_SLACK))
-        for node in self._tree.oldest_leaves():
-            if self._tree.num_tokens <= most:
+        max_tokens = limits.max_tree_tokens * (1 - TREE_SLACK)
+        max_nodes = limits.max_tree_nodes * (1 - TREE_SLACK)
+        for node in tree.oldest_leaves():
+            if tree.num_tokens <= max_tokens and tree.num_nodes <= max_nodes:
                 break
             self._remove_node(node)
             self._counters.num_forgotten_nodes += 1
+
+    def _drop_nodes(self, nodes: list[Node]) -> None:
+        """Remove a subtree, given in the order of a walk."""
+        for node in reversed(nodes):
+            if node.parent is not None:  # else it was joined to its last child, and went with it
+                self._remove_node(node)
+                self._counters.num_dropped_nodes += 1
 
     def _evict_checkpoint(self, held: HeldCheckpoint) -> None:
         self._remove_checkpoint(held.node, held.checkpoint)

@@ -17,6 +17,8 @@ CacheKind = Literal["full", "window", "recurrent", "hybrid"]
 
 # A token costs 4 bytes in the tree: 128 MiB. Arbitrary; about 1,200 conversations of 30k tokens.
 DEFAULT_MAX_TREE_TOKENS = 1 << 25
+# Weighing what is stored looks at every node: 4 ms for so many that hold nothing.
+DEFAULT_MAX_TREE_NODES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +46,4 @@ class CacheLimits:
     budget_bytes: int  # of segments and checkpoints together
     max_checkpoints: int = 32  # along one conversation; 0: none
     max_tree_tokens: int = DEFAULT_MAX_TREE_TOKENS
+    max_tree_nodes: int = DEFAULT_MAX_TREE_NODES

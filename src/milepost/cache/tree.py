@@ -7,16 +7,15 @@
                        ┌──┴──────┐
                     as sent    edited             a divergence splits an edge
 
-A node is made by a divergence only: tokens that go on from a leaf lengthen its edge. So a walk
-takes as many steps as the path has branches, and compares whole edges at once.
+Nodes stand for divergences only: tokens that go on from a leaf lengthen its edge, and an only child
+is joined to its parent. So a walk takes as many steps as the path has branches, and compares whole
+edges at once.
 
 Keys are int32: token ids, or negative numbers for the positions of media. Nothing here evicts.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ import numpy.typing as npt
 
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.moment import Moment
-from milepost.cache.segment import Segment, SegmentPart
+from milepost.cache.segment import Segment, SegmentPart, join_parts
 
 Tokens = npt.NDArray[np.int32]
 
@@ -160,28 +159,30 @@ class Tree:
 
         The least recently used come first, but those that hold anything after all others.
         """
-        numbers = itertools.count()  # decides between equals: nodes have no order
-
-        def entry(node: Node) -> tuple[bool, Moment, int, Node]:
-            return not node.is_bare, node.last_used, next(numbers), node
-
-        heap = [entry(node) for node in self.walk() if not node.children]
-        heapq.heapify(heap)
-        while heap:
-            _, _, _, node = heapq.heappop(heap)
-            parent = node.parent
-            yield node
-            if parent and parent is not self.root and not parent.children:
-                heapq.heappush(heap, entry(parent))
+        leaves = [node for node in self.walk() if not node.children]
+        leaves.sort(key=lambda node: node.last_used)
+        holding = []
+        for node in leaves:
+            if node.is_bare:  # asked late: it may have taken over what its parent held
+                yield node
+            else:
+                holding.append(node)
+        yield from holding
 
     def remove_leaf(self, node: Node) -> None:
-        """Take a childless node out; what it holds is the caller's to account for."""
-        assert node.parent is not None, "the root stays"
+        """Take a childless node out; what it holds is the caller's to account for.
+
+        A parent that is left with one child is joined to it and is no longer part of the tree.
+        """
+        parent = node.parent
+        assert parent is not None, "the root stays"
         assert not node.children, "only leaves are removed"
-        del node.parent.children[int(node.tokens[0])]
+        del parent.children[int(node.tokens[0])]
         node.parent = None  # no cycle may keep its bytes alive
         self.num_nodes -= 1
         self.num_tokens -= len(node.tokens)
+        if parent is not self.root and len(parent.children) == 1:
+            self._join(parent, *parent.children.values())
 
     def _append(self, nodes: list[Node], rest: Tokens, pos: int, now: Moment) -> None:
         """Extend a path that ends at `pos` by tokens that are not in the tree."""
@@ -196,6 +197,20 @@ class Tree:
         else:
             tip.tokens = np.concatenate((tip.tokens, rest))
         self.num_tokens += len(rest)
+
+    def _join(self, upper: Node, lower: Node) -> None:
+        """Let an only child take over the edge of its parent."""
+        assert upper.parent is not None, "the root has no edge"
+        upper.parent.children[int(upper.tokens[0])] = lower
+        lower.start, lower.parent = upper.start, upper.parent
+        lower.tokens = np.concatenate((upper.tokens, lower.tokens))
+        lower.parts = list(join_parts([*upper.parts, *lower.parts]))
+        lower.checkpoints = [*upper.checkpoints, *lower.checkpoints]
+        lower.pins |= upper.pins
+        lower.evicted |= upper.evicted
+        upper.parent = None
+        upper.children.clear()
+        self.num_nodes -= 1
 
     def _split(self, lower: Node, pos: int) -> Node:
         """Cut an edge at `pos` (inside it) and return the new node of its upper half."""

@@ -16,7 +16,7 @@ from milepost.cache.traits import CacheKind
 KINDS: tuple[CacheKind, ...] = ("full", "window", "recurrent", "hybrid")
 NUM_STEPS = 150
 ROOMY = CacheLimits(budget_bytes=1 << 30, max_checkpoints=1000)
-TIGHT = CacheLimits(budget_bytes=400, max_checkpoints=4, max_tree_tokens=120)
+TIGHT = CacheLimits(budget_bytes=240, max_checkpoints=4, max_tree_tokens=120)
 
 
 def as_array(tokens: Prefix) -> np.ndarray:
