@@ -6,7 +6,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from tests.engine.running import GREEDY, prompt_tokens
 
 from milepost.config import EngineSettings
 from milepost.engine.loop import Loop
-from milepost.engine.main import make_context, memory_traits
+from milepost.engine.main import make_context, make_memory
 from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
 from milepost.libllama import Batch, Context, Model, ModelParams, open_library
 from milepost.protocol.messages import (
@@ -137,13 +137,8 @@ def make_bench(model: Model) -> Iterator[Bench]:
     settings = EngineSettings(ctx_size=NUM_CONTEXT, parallel=3, ubatch_size=32, threads=1)
     with make_context(model, settings) as context:
         connection, failing = FakeConnection(), FailingContext(context)
-        loop = Loop(
-            failing,  # type: ignore[arg-type]
-            memory_traits(model, settings),
-            connection,  # type: ignore[arg-type]
-            settings.parallel,
-            time.perf_counter,
-        )
+        memory = replace(make_memory(context, settings), context=failing)  # type: ignore[arg-type]
+        loop = Loop(memory, connection, settings, time.perf_counter)  # type: ignore[arg-type]
         yield Bench(loop, connection, failing)
 
 

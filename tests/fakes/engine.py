@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from milepost.workers.client import GenerateSpec
-
 from milepost.protocol.messages import (
     Counters,
     Delta,
@@ -18,6 +16,7 @@ from milepost.protocol.messages import (
     Status,
     Timings,
 )
+from milepost.workers.client import GenerateSpec
 
 Step = Delta | Finished | PromptProgress | Exception | asyncio.Event  # an event is waited for
 

@@ -36,6 +36,7 @@ GROUPS = (
     "Model",
     "Server",
     "Context",
+    "Cache",
     "Compute",
     "RoPE and YaRN",
     "Chat",

@@ -32,7 +32,6 @@ _SERVER = (
     "--models-max --models-autoload --sleep-idle-seconds --tags --log-disable --log-prompts-dir"
 )
 _CACHE = (
-    "--ctx-checkpoints -ctxcp --swa-checkpoints --checkpoint-min-step -cms --cache-ram -cram "
     "--cache-idle-slots --no-cache-idle-slots --no-cache-prompt --cache-reuse --slot-save-path "
     "--slot-prompt-similarity -sps --lookup-cache-static -lcs --lookup-cache-dynamic -lcd"
 )

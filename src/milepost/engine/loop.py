@@ -3,60 +3,41 @@
 The only code that touches the llama context after it was loaded, on one thread. Continuous
 batching: each step holds one token of every decoding choice and chunks of the prompts that are
 still being computed. When cells run out, idle slots are cleared, then the youngest choice is
-paused and computed again later; a running request never fails for lack of cells.
+paused and goes on later; a running request never fails for lack of cells.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import numpy as np
-
+from milepost.cache.checkpoint import CheckpointKind
+from milepost.config import EngineSettings
+from milepost.engine.admission import Admission
+from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
 from milepost.engine.decoding import Decoder, cancelled_message
-from milepost.engine.detokenizer import Detokenizer
-from milepost.engine.sampling import Sampler, seed_of_choice
+from milepost.engine.memory import Memory
+from milepost.engine.prefill_plan import placement_limits
+from milepost.engine.restoring import Restorer
 from milepost.engine.scheduler import BatchLimits, Share, Work, plan_batch
 from milepost.engine.sequence import Choice, Request, parse_tokens
-from milepost.engine.slots import SlotTable
+from milepost.engine.slots import Slot, SlotTable
 from milepost.engine.statistics import Statistics
-from milepost.engine.stop_strings import StopMatcher
-from milepost.errors import (
-    ContextExceeded,
-    ContextFull,
-    DecodeAborted,
-    InvalidRequest,
-    MilepostError,
-    NativeCallFailed,
-)
-from milepost.libllama import Batch, Context
+from milepost.engine.status import describe_status
+from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
+from milepost.libllama import Batch
 from milepost.protocol.messages import (
     Cancel,
     Failed,
     FinishReason,
     Generate,
     GetStatus,
-    MemoryKind,
     PromptProgress,
     Shutdown,
-    SlotState,
-    SlotStatus,
-    Status,
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTraits:
-    """What the context's memory can do."""
-
-    kind: MemoryKind
-    can_cut: bool  # positions at the end of a sequence can be removed
-    survives_abort: bool  # an aborted batch leaves the finished micro-batches usable
 
 
 class Loop:
@@ -64,25 +45,27 @@ class Loop:
 
     def __init__(
         self,
-        context: Context,
-        traits: MemoryTraits,
+        memory: Memory,
         connection: Connection,
-        num_parallel: int,
+        settings: EngineSettings,
         clock: Callable[[], float],
     ) -> None:
-        library = context.model.library
-        self._library = library
+        context, num_parallel = memory.context, settings.parallel
         self._context = context
-        self._traits = traits
+        self._traits = memory.traits
         self._connection = connection
         self._clock = clock
-        self._slots = SlotTable(context, num_parallel, can_cut=traits.can_cut)
-        self._batch = Batch(library, max(context.num_batch_tokens, num_parallel))
+        self._statistics = Statistics()
+        self._slots = SlotTable(context, num_parallel, memory.states)
+        self._checkpointer = Checkpointer(memory, clock)
+        self._restorer = Restorer(memory, self._slots, self._statistics, clock)
+        self._admission = Admission(
+            memory, self._slots, self._restorer, placement_limits(settings), clock
+        )
+        self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
         self._limits = BatchLimits(context.num_batch_tokens, context.num_ubatch_tokens)
         self._decoder = Decoder(context, connection.send, clock)
-        self._waiting: deque[Request] = deque()
         self._running: list[Choice] = []  # by age, oldest first; paused and forking ones included
-        self._statistics = Statistics()
         self._stopping = False
 
     def run(self) -> None:
@@ -92,7 +75,7 @@ class Loop:
 
     def step(self) -> None:
         """Take what has arrived and compute one batch; waits for a message when idle."""
-        is_idle = not self._running and not self._waiting
+        is_idle = not self._running and not self._admission.waiting
         for message in self._connection.receive(wait=is_idle):
             self._take(message)
         self._admit()
@@ -111,7 +94,7 @@ class Loop:
             case Cancel():
                 self._cancel(message.request_id)
             case GetStatus():
-                self._connection.send(self._status(message.status_id))
+                self._send_status(message.status_id)
             case Shutdown():
                 self._stopping = True
             case _:
@@ -122,35 +105,17 @@ class Loop:
         try:
             prompt = parse_tokens(message.tokens)
             self._statistics.num_prompt_tokens += len(prompt)
-            self._check(message, prompt)
+            self._admission.check(message, prompt)
         except MilepostError as error:
             self._fail(message.request_id, error)
             return
-        self._waiting.append(Request(message, prompt, self._clock()))
-
-    def _check(self, message: Generate, prompt: np.ndarray) -> None:
-        """Raise for a request that could never be carried out, or would harm the process."""
-        if len(prompt) == 0:
-            raise InvalidRequest("the prompt has no tokens")
-        if len(prompt) >= self._context.num_context_tokens:
-            raise ContextExceeded(len(prompt), self._context.num_context_tokens)
-        if not 1 <= message.num_choices <= len(self._slots.slots):
-            raise InvalidRequest(
-                f"n is {message.num_choices}, but this server decodes at most "
-                f"{len(self._slots.slots)} choices at a time (--parallel)",
-                param="n",
-            )
-        vocab = self._context.model.vocab
-        if int(prompt.min()) < 0 or int(prompt.max()) >= vocab.num_tokens:
-            vocab.check_tokens(prompt.tolist())
+        self._admission.waiting.append(Request(message, prompt, self._clock()))
 
     def _cancel(self, request_id: int) -> None:
-        for request in self._waiting:
-            if request.request_id == request_id:
-                self._waiting.remove(request)
-                for index in range(request.message.num_choices):
-                    self._connection.send(cancelled_message(request, index))
-                return
+        if request := self._admission.take_waiting(request_id):
+            for index in range(request.message.num_choices):
+                self._connection.send(cancelled_message(request, index))
+            return
         for choice in [c for c in self._running if c.request.request_id == request_id]:
             self._finish(choice, "cancelled")
 
@@ -159,54 +124,23 @@ class Loop:
             Failed(request_id=request_id, kind=type(error).__name__, message=str(error))
         )
 
-    # --- admission -----------------------------------------------------------------------
+    def _send_status(self, status_id: int) -> None:
+        num_waiting = len(self._admission.waiting)
+        self._connection.send(
+            describe_status(status_id, self._slots, self._running, num_waiting, self._statistics)
+        )
 
     def _admit(self) -> None:
-        """Give slots to waiting requests, first come first served; paused choices come first."""
+        """Begin waiting requests; paused choices come first."""
         if any(choice.state == "paused" for choice in self._running):
             return
-        while self._waiting and self._slots.num_idle >= self._waiting[0].message.num_choices:
-            request = self._waiting.popleft()
-            try:
-                samplers = self._make_samplers(request)
-            except InvalidRequest as error:
+        for request, error in self._admission.admit(self._running):
+            if error is not None:
                 self._fail(request.request_id, error)
                 continue
-            self._start(request, samplers)
-
-    def _make_samplers(self, request: Request) -> list[Sampler]:
-        params = request.message.sampling
-        samplers = []
-        for index in range(request.message.num_choices):
-            seed = seed_of_choice(params.seed, index)
-            sampler = Sampler(self._library, self._context, params, seed)
-            sampler.prime(request.prompt)
-            samplers.append(sampler)
-        return samplers
-
-    def _start(self, request: Request, samplers: list[Sampler]) -> None:
-        """Take the slots of a request; its first choice computes the prompt for all."""
-        message = request.message
-        first = self._slots.take(request.prompt, reuse=message.cache_prompt)
-        request.num_cached = first.num_tokens
-        request.prefill_started_s = self._clock()
-        self._statistics.num_cached_tokens += first.num_tokens
-        for index, sampler in enumerate(samplers):
-            slot = first if index == 0 else self._slots.take_empty()
-            choice = Choice(
-                request=request,
-                index=index,
-                slot_id=slot.slot_id,
-                sampler=sampler,
-                detokenizer=Detokenizer(),
-                stop=StopMatcher(message.stop),
-                tokens=request.prompt,
-                num_tokens=len(request.prompt),
-                state="running" if index == 0 else "forking",
-            )
-            request.choices.append(choice)
-            self._running.append(choice)
-        self._send_progress(request)
+            self._running += request.choices
+            self._statistics.num_cached_tokens += request.num_cached
+            self._send_progress(request)
 
     # --- the batch -----------------------------------------------------------------------
 
@@ -214,7 +148,8 @@ class Loop:
         works = []
         for choice in self._running:
             if choice.state == "running":
-                missing = choice.num_tokens - self._slots[choice.slot_id].num_tokens
+                pos = self._slots[choice.slot_id].num_tokens
+                missing = choice.request.end_of_chunk(pos, choice.num_tokens) - pos
                 is_decoding = missing == 1 and choice.num_decoded > 0
                 works.append(Work(choice.slot_id, missing, is_decoding))
         return plan_batch(works, self._limits, self._statistics.prefill_tokens_per_s)
@@ -226,6 +161,7 @@ class Loop:
         started_s = self._clock()
         try:
             if owner is not None:
+                self._guard(self._slots[owner.slot_id])
                 self._connection.allow_abort(owner.request.request_id)
             self._context.decode(self._batch)
         except ContextFull:
@@ -238,7 +174,9 @@ class Loop:
             self._fail_batch(shares, error)
             return False
         finally:
-            self._connection.forbid_abort()
+            if owner is not None:
+                self._connection.forbid_abort()
+                self._slots.clear_sequence(self._slots.spare_id)
         num_decoding = sum(share.is_decoding for share in shares)
         num_prefill = self._batch.num_tokens - num_decoding
         self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
@@ -249,12 +187,13 @@ class Loop:
         for share in shares:
             slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
             start, end = slot.num_tokens, slot.num_tokens + share.num_tokens
-            self._batch.add_tokens(
-                choice.tokens[start:end],
-                start,
-                share.slot_id,
-                wants_last=end == choice.num_tokens,
-            )
+            if share.is_decoding:
+                self._batch.add_token(int(choice.tokens[start]), start, slot.seq_id)
+            else:
+                wants_last = end == choice.num_tokens
+                self._batch.add_tokens(
+                    choice.tokens[start:end], start, slot.seq_id, wants_last=wants_last
+                )
 
     def _only_prefill_in(self, shares: list[Share]) -> Choice | None:
         """Return the choice that a batch belongs to when it is a prefill of one request alone.
@@ -264,6 +203,11 @@ class Loop:
         if len(shares) != 1 or shares[0].is_decoding:
             return None
         return self._choice_in(shares[0].slot_id)
+
+    def _guard(self, slot: Slot) -> None:
+        """Fork a state that an abort would destroy to the spare sequence (docs/decisions/0002)."""
+        if not self._traits.survives_abort and slot.num_tokens:
+            self._context.copy(slot.seq_id, self._slots.spare_id)
 
     def _make_room(self) -> None:
         """Free cells: of an idle slot, or else of the youngest choice, which is paused.
@@ -275,6 +219,7 @@ class Loop:
             return
         *others, youngest = [choice for choice in self._running if choice.state == "running"]
         if others:
+            self._checkpointer.save(self._slots[youngest.slot_id], "chunk")
             self._slots.clear(self._slots[youngest.slot_id])
             youngest.state = "paused"
             return
@@ -283,19 +228,22 @@ class Loop:
             self._finish(choice, "context_full")
 
     def _keep_aborted(self, shares: list[Share]) -> None:
-        """Bring the slot of an aborted prefill in line with what the context still holds.
-
-        A recurrent state is lost with the micro-batch that was aborted, though `pos_max` counts
-        that micro-batch as done (docs/decisions/0002).
-        """
+        """Bring the slot of an aborted prefill in line with what the context still holds."""
         for share in shares:
             slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
-            end = self._context.pos_max(share.slot_id) + 1
-            if not self._traits.survives_abort or end < slot.num_tokens:
-                self._slots.clear(slot)
-            else:
-                self._statistics.num_prefilled_tokens += end - slot.num_tokens
-                self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
+            if not self._traits.survives_abort:
+                self._go_back(slot)
+                continue
+            end = self._context.pos_max(slot.seq_id) + 1
+            self._statistics.num_prefilled_tokens += end - slot.num_tokens
+            self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
+
+    def _go_back(self, slot: Slot) -> None:
+        """Let the fork that `_guard` made take the place of a state that an abort destroyed."""
+        if self._context.pos_max(self._slots.spare_id) == slot.num_tokens - 1:
+            self._slots.adopt_spare(slot, slot.held.copy())
+        else:
+            self._slots.clear(slot)
 
     def _fail_batch(self, shares: list[Share], error: MilepostError) -> None:
         logger.error("a batch failed: %s", error)
@@ -309,7 +257,7 @@ class Loop:
     # --- after the batch -----------------------------------------------------------------
 
     def _advance(self, shares: list[Share]) -> None:
-        """Note what the batch computed, and sample where a choice is complete."""
+        """Note what the batch computed, keep states, and sample where a choice is complete."""
         row = -1
         for share in shares:
             row += share.num_tokens
@@ -317,7 +265,7 @@ class Loop:
             end = slot.num_tokens + share.num_tokens
             self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
             if choice.request.is_prefilling:
-                self._send_progress(choice.request)
+                self._note_progress(choice.request, slot)
             if end < choice.num_tokens:
                 continue
             for ready in self._end_prefill(choice) if choice.request.is_prefilling else [choice]:
@@ -325,13 +273,20 @@ class Loop:
                 if reason is not None:
                     self._finish(ready, reason)
 
+    def _note_progress(self, request: Request, slot: Slot) -> None:
+        """Keep the state where the plan says so, and tell the client how far the prefill is."""
+        if kind := request.checkpoints.pop(slot.num_tokens, None):
+            self._checkpointer.save(slot, kind)
+        self._send_progress(request)
+
     def _end_prefill(self, first: Choice) -> list[Choice]:
         """Fork the other choices of a request from the first; return all of them."""
         request = first.request
         request.prefill_ended_s = self._clock()
         for choice in request.choices:
             if choice.state == "forking":
-                self._slots.fork(self._slots[first.slot_id], self._slots[choice.slot_id])
+                source, target = self._slots[first.slot_id], self._slots[choice.slot_id]
+                self._slots.fork(source, target, source.num_tokens)
                 choice.state = "running"
         return [choice for choice in request.choices if choice.state == "running"]
 
@@ -349,6 +304,9 @@ class Loop:
 
     def _finish(self, choice: Choice, reason: FinishReason) -> None:
         self._decoder.finish(choice, reason)
+        self._connection.flush()  # the client need not wait for the copy
+        kind: CheckpointKind = "cancelled" if reason == "cancelled" else "reply_end"
+        self._checkpointer.save(self._slots[choice.slot_id], kind)
         self._end(choice)
 
     def _end(self, choice: Choice) -> None:
@@ -365,36 +323,10 @@ class Loop:
         for other in self._running:
             if other.state == "paused":
                 other.state = "running"
+                self._restorer.refill(self._slots[other.slot_id], other.known_tokens)
 
     def _choice_in(self, slot_id: int) -> Choice:
         return next(choice for choice in self._running if choice.slot_id == slot_id)
 
     def _choice_of(self, share: Share) -> Choice:
         return self._choice_in(share.slot_id)
-
-    # --- status --------------------------------------------------------------------------
-
-    def _status(self, status_id: int) -> Status:
-        return Status(
-            status_id=status_id,
-            slots=tuple(self._slot_status(slot_id) for slot_id in range(len(self._slots.slots))),
-            num_waiting=len(self._waiting),
-            counters=self._statistics.counters(),
-        )
-
-    def _slot_status(self, slot_id: int) -> SlotStatus:
-        slot = self._slots[slot_id]
-        choice = self._choice_in(slot_id) if slot.is_busy else None
-        state: SlotState = "idle"
-        if choice is not None:
-            state = "prefill" if choice.request.is_prefilling else "decode"
-            if choice.state == "paused":
-                state = "waiting"
-        return SlotStatus(
-            slot_id=slot_id,
-            state=state,
-            request_id=choice.request.request_id if choice else -1,
-            num_tokens=slot.num_tokens,
-            num_prompt_tokens=len(choice.request.prompt) if choice else 0,
-            num_decoded=choice.num_decoded if choice else 0,
-        )

@@ -16,9 +16,13 @@ from pathlib import Path
 
 import msgspec
 
+from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.config import EngineSettings, LogSettings
 from milepost.engine.connection import Connection, ConnectionClosed
-from milepost.engine.loop import Loop, MemoryTraits
+from milepost.engine.loop import Loop
+from milepost.engine.memory import Memory
+from milepost.engine.memory_probe import MemoryProbe
 from milepost.engine.threads import count_physical_cores
 from milepost.errors import ConfigurationError, MilepostError, ProtocolError
 from milepost.libllama import (
@@ -30,6 +34,7 @@ from milepost.libllama import (
     ModelParams,
     open_library,
 )
+from milepost.libllama.state import StateIO
 from milepost.logs import set_up_logging
 from milepost.protocol.framing import front_end_reader
 from milepost.protocol.messages import (
@@ -38,7 +43,6 @@ from milepost.protocol.messages import (
     Load,
     LoadFailed,
     LoadProgress,
-    MemoryKind,
     ModelInfo,
     Ready,
     ToEngine,
@@ -47,6 +51,9 @@ from milepost.protocol.messages import (
 # The reader thread needs the GIL for microseconds; the default interval of 5 ms would add to a
 # decode step whenever it wakes up (measured: 32 -> 27 tokens/s with a busy thread).
 SWITCH_INTERVAL_S = 0.0005
+NUM_EXTRA_SEQUENCES = 2  # one for states that are put together, one for StateIO
+NO_LIMIT = -1  # of --cache-ram
+MAX_DEFAULT_CACHE_BYTES = 8 << 30  # llama-server's default
 PROGRESS_STEP = 0.01  # fraction of the weights between two LoadProgress messages
 
 logger = logging.getLogger(__name__)
@@ -86,15 +93,15 @@ def serve(connection: Connection) -> None:
         model = load_model(library, settings, progress_reporter(connection))
         context = make_context(model, settings)
         context.warm_up(Batch(library, 1))
+        memory = make_memory(context, settings)
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
-    traits = memory_traits(model, settings)
     connection.use_abort_flag(context.abort_flag)
-    info = model_info(context, settings, traits, time.perf_counter() - started_s)
+    info = model_info(memory, settings, time.perf_counter() - started_s)
     send_now(connection, Ready(model=info))
     try:
-        Loop(context, traits, connection, settings.parallel, time.perf_counter).run()
+        Loop(memory, connection, settings, time.perf_counter).run()
     finally:
         context.close()
         model.close()
@@ -154,7 +161,7 @@ def make_context(model: Model, settings: EngineSettings) -> Context:
             num_context_tokens=settings.ctx_size or model.num_context_train_tokens,
             num_batch_tokens=batch,
             num_ubatch_tokens=min(settings.ubatch_size, batch),
-            num_sequences=settings.parallel,
+            num_sequences=settings.parallel + NUM_EXTRA_SEQUENCES,
             num_threads=threads,
             num_threads_batch=settings.threads_batch if settings.threads_batch > 0 else threads,
             cache_type_k=settings.cache_type_k,
@@ -175,26 +182,29 @@ def make_context(model: Model, settings: EngineSettings) -> Context:
     )
 
 
-def memory_traits(model: Model, settings: EngineSettings) -> MemoryTraits:
-    """Return what the model's memory can do, as far as llama.cpp tells."""
-    kind: MemoryKind = "full"
-    if model.is_hybrid:
-        kind = "hybrid"
-    elif model.is_recurrent:
-        kind = "recurrent"
-    elif model.num_window_tokens > 0:
-        kind = "window"
-    return MemoryTraits(
-        kind=kind,
-        can_cut=kind == "full" or (kind == "window" and settings.swa_full),
-        survives_abort=kind in ("full", "window"),
-    )
+def make_memory(context: Context, settings: EngineSettings) -> Memory:
+    """Learn what the context can do, and put the cache beside it."""
+    states = StateIO(context, scratch=context.num_sequences - 1)
+    traits = MemoryProbe(context, states, swa_full=settings.swa_full).run()
+    logger.info("memory: %s", traits.describe())
+    cache_traits = CacheTraits(traits.kind, traits.has_segments, traits.has_states)
+    limits = CacheLimits(cache_budget_bytes(settings), max_checkpoints=settings.ctx_checkpoints)
+    return Memory(context, states, traits, PrefixCache(cache_traits, limits))
 
 
-def model_info(
-    context: Context, settings: EngineSettings, traits: MemoryTraits, load_s: float
-) -> ModelInfo:
+def cache_budget_bytes(settings: EngineSettings) -> int:
+    """Return how many bytes of RAM the cache may hold."""
+    if settings.cache_ram >= 0:
+        return settings.cache_ram << 20
+    if settings.cache_ram == NO_LIMIT:
+        return sys.maxsize
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(memory_bytes // 4, MAX_DEFAULT_CACHE_BYTES)
+
+
+def model_info(memory: Memory, settings: EngineSettings, load_s: float) -> ModelInfo:
     """Return what the front end needs to know about the loaded model."""
+    context, traits = memory.context, memory.traits
     model = context.model
     devices = [device.name for device in model.library.devices() if not device.is_cpu]
     uses_devices = devices and settings.n_gpu_layers != 0

@@ -8,12 +8,15 @@ continued like any other, by computing what is missing.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from milepost.cache.checkpoint import CheckpointKind
 from milepost.engine.detokenizer import Detokenizer
+from milepost.engine.restoring import Start
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher
 from milepost.errors import InvalidRequest
@@ -41,6 +44,11 @@ class Choice:
     unsent_tokens: list[int] = field(default_factory=list)
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
 
+    @property
+    def known_tokens(self) -> np.ndarray:
+        """The prompt and what was sampled; a view."""
+        return self.tokens[: self.num_tokens]
+
     def append(self, token: int) -> None:
         """Add a sampled token."""
         if self.num_tokens == len(self.tokens):
@@ -64,7 +72,10 @@ class Request:
     prompt: np.ndarray  # int32 of shape (num_prompt_tokens,)
     received_s: float
     choices: list[Choice] = field(default_factory=list)
+    start: Start | None = None  # how its slot was made ready
     num_cached: int = 0  # prompt tokens that were not computed again
+    cuts: list[int] = field(default_factory=list)  # ascending positions where a batch must end
+    checkpoints: dict[int, CheckpointKind] = field(default_factory=dict)  # by position, to come
     prefill_started_s: float = 0.0
     prefill_ended_s: float = 0.0
 
@@ -72,6 +83,17 @@ class Request:
     def request_id(self) -> int:
         """The front end's number for it."""
         return self.message.request_id
+
+    def end_of_chunk(self, pos: int, end: int) -> int:
+        """Return where a batch that begins at `pos` and would reach `end` must end."""
+        index = bisect_right(self.cuts, pos)
+        return min(self.cuts[index], end) if index < len(self.cuts) else end
+
+    def add_checkpoint(self, pos: int, kind: CheckpointKind) -> None:
+        """Let the prefill stop at one more position, to keep the state there."""
+        if pos not in self.checkpoints:
+            self.checkpoints[pos] = kind
+            insort(self.cuts, pos)
 
     @property
     def is_prefilling(self) -> bool:

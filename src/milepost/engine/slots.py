@@ -1,7 +1,8 @@
-"""Slots: the sequence ids of the context, what each one holds, and which one a prompt goes to.
+"""Slots: what the sequences of the context hold, and the moves between them.
 
-`choose_slot` is pure; `SlotTable` keeps the books and applies choices to the context. The prefix
-tree will take the place of `choose_slot`; until then a prompt shares what some slot holds now.
+A slot is what a running choice works in; it stands for a sequence id of the context. One more
+sequence id is spare: a state is put together there and takes the place of a slot's own only when
+it is complete, so that a state that is refused costs nothing but time.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A sequence id. Invariant: the context holds exactly `tokens[:num_tokens]` under it."""
+    """A place for a choice. Invariant: `seq_id` holds exactly `tokens[:num_tokens]`."""
 
     slot_id: int
+    seq_id: int  # changes when another sequence takes its place
     tokens: np.ndarray  # int32; capacity is the context's length
     num_tokens: int = 0
     is_busy: bool = False
@@ -31,111 +33,49 @@ class Slot:
 
     @property
     def held(self) -> np.ndarray:
-        """The tokens that the context holds under this id."""
+        """The tokens that the context holds here; a view."""
         return self.tokens[: self.num_tokens]
 
 
-@dataclass(frozen=True, slots=True)
-class SlotChoice:
-    """Where a prompt goes: `num_reused` tokens of `source_id`, continued in `target_id`."""
-
-    source_id: int
-    target_id: int
-    num_reused: int
-
-
-def common_prefix(left: np.ndarray, right: np.ndarray) -> int:
-    """Return the length of the longest common prefix of two int arrays."""
-    length = min(len(left), len(right))
-    different = np.flatnonzero(left[:length] != right[:length])
-    return int(different[0]) if len(different) else length
-
-
-def num_reusable(slot: Slot, prompt: np.ndarray, *, can_cut: bool) -> int:
-    """Return how many tokens of a prompt need not be computed when it goes on from a slot.
-
-    The last prompt token is always computed, because its logits are needed. A state that cannot
-    be cut can only be extended as a whole.
-    """
-    shared = common_prefix(slot.held, prompt[:-1])
-    return shared if can_cut or shared == slot.num_tokens else 0
-
-
-def choose_slot(slots: Sequence[Slot], prompt: np.ndarray, *, can_cut: bool) -> SlotChoice | None:
-    """Choose the idle slot for a prompt and the slot whose prefix it reuses; None if all are busy.
-
-    The longest reuse wins. Its slot is used directly when that loses nothing; otherwise the prefix
-    is forked to the idle slot that loses least: a side conversation must not destroy the main one.
-    A loss counts less with every use of another slot since: an old conversation, however long, must
-    not make the others share what is left.
-    """
-    idle = [slot for slot in slots if not slot.is_busy]
-    if not idle:
-        return None
-    reuse = {slot.slot_id: num_reusable(slot, prompt, can_cut=can_cut) for slot in slots}
-    source = max(slots, key=lambda slot: (reuse[slot.slot_id], slot.last_used))
-    num_reused = reuse[source.slot_id]
-
-    now = max(slot.last_used for slot in slots)
-
-    def loss(slot: Slot) -> float:
-        num_lost = slot.num_tokens - (num_reused if slot is source else 0)
-        return num_lost / (1 + now - slot.last_used)
-
-    def is_fork(slot: Slot) -> bool:
-        return num_reused > 0 and slot is not source
-
-    target = min(idle, key=lambda slot: (loss(slot), is_fork(slot), slot.last_used))
-    return SlotChoice(source.slot_id, target.slot_id, num_reused)
-
-
 class SlotTable:
-    """The slots of one context."""
+    """The slots of one context, and its spare sequence."""
 
-    def __init__(self, context: Context, num_slots: int, *, can_cut: bool) -> None:
+    def __init__(self, context: Context, num_slots: int, states: StateIO) -> None:
+        """Takes the sequence ids 0 to `num_slots`, the last as the spare one."""
         capacity = context.num_context_tokens
         self._context = context
-        self._can_cut = can_cut
+        self._states = states
         self._clock = 0
-        self.slots = [Slot(i, np.zeros(capacity, np.int32)) for i in range(num_slots)]
-        # Partial states need no scratch sequence.
-        self._window_states = StateIO(context, scratch=0) if context.has_small_window else None
+        self.slots = [Slot(i, i, np.zeros(capacity, np.int32)) for i in range(num_slots)]
+        self.spare_id = num_slots  # holds nothing between two steps of the loop
 
     def __getitem__(self, slot_id: int) -> Slot:
         return self.slots[slot_id]
+
+    @property
+    def idle(self) -> list[Slot]:
+        """Slots that can take a request, the least recently used first."""
+        return [slot for slot in self.by_use if not slot.is_busy]
+
+    @property
+    def by_use(self) -> list[Slot]:
+        """All slots, the least recently used first."""
+        return sorted(self.slots, key=lambda slot: slot.last_used)
 
     @property
     def num_idle(self) -> int:
         """Number of slots that can take a request."""
         return sum(not slot.is_busy for slot in self.slots)
 
-    def take(self, prompt: np.ndarray, *, reuse: bool) -> Slot:
-        """Occupy an idle slot for a prompt; afterwards it holds the part that is reused."""
-        wanted = prompt if reuse else prompt[:1]  # one token: nothing before it to be shared
-        choice = choose_slot(self.slots, wanted, can_cut=self._can_cut)
-        assert choice is not None, "the caller makes sure that a slot is idle"
-        target = self.slots[choice.target_id]
-        if choice.source_id != choice.target_id:
-            self.clear(target)
-            if choice.num_reused:
-                self._fork(self.slots[choice.source_id], target, choice.num_reused)
-        elif not self.cut(target, choice.num_reused):
-            self.clear(target)
-        self._occupy(target)
-        return target
+    @property
+    def num_free_cells(self) -> int:
+        """Cells that are certainly free: those that forks share are counted for each."""
+        return self._context.num_context_tokens - sum(slot.num_tokens for slot in self.slots)
 
-    def take_empty(self) -> Slot:
-        """Occupy the least recently used idle slot and clear it."""
-        target = min(
-            (slot for slot in self.slots if not slot.is_busy), key=lambda slot: slot.last_used
-        )
-        self.clear(target)
-        self._occupy(target)
-        return target
-
-    def fork(self, source: Slot, target: Slot) -> None:
-        """Make an empty slot hold all that another one holds; the cells are shared."""
-        self._fork(source, target, source.num_tokens)
+    def occupy(self, slot: Slot) -> None:
+        """Give a slot to a choice."""
+        slot.is_busy = True
+        self._touch(slot)
 
     def release(self, slot: Slot) -> None:
         """Make a slot idle; it keeps its tokens for later prompts."""
@@ -144,15 +84,19 @@ class SlotTable:
 
     def clear(self, slot: Slot) -> None:
         """Remove everything that a slot holds."""
-        if slot.num_tokens or self._context.pos_max(slot.slot_id) >= 0:
-            self._context.remove(slot.slot_id)
+        self.clear_sequence(slot.seq_id)
         slot.num_tokens = 0
+
+    def clear_sequence(self, seq_id: int) -> None:
+        """Remove everything that a sequence id holds."""
+        if self._context.pos_max(seq_id) >= 0:
+            self._context.remove(seq_id)
 
     def cut(self, slot: Slot, num_tokens: int) -> bool:
         """Keep the first tokens of a slot only; False where the memory kind cannot do that."""
         if num_tokens == slot.num_tokens:
             return True
-        if num_tokens == 0 or not self._context.remove(slot.slot_id, num_tokens):
+        if num_tokens == 0 or not self._context.remove(slot.seq_id, num_tokens):
             return False
         slot.num_tokens = num_tokens
         return True
@@ -163,39 +107,77 @@ class SlotTable:
         slot.tokens[slot.num_tokens : end] = tokens
         slot.num_tokens = end
 
-    def evict_idle(self) -> bool:
-        """Clear the least recently used idle slot that holds anything; False if there is none."""
-        held = [slot for slot in self.slots if not slot.is_busy and slot.num_tokens]
-        if not held:
-            return False
-        self.clear(min(held, key=lambda slot: slot.last_used))
-        return True
+    def fork(self, source: Slot, target: Slot, num_tokens: int) -> bool:
+        """Make an empty slot hold the first tokens of another one; attention cells are shared.
 
-    def _fork(self, source: Slot, target: Slot, num_tokens: int) -> None:
-        self._context.copy(source.slot_id, target.slot_id)
+        Returns False, with the target empty, where the memory kind cannot do that.
+        """
+        self._context.copy(source.seq_id, target.seq_id)
         target.tokens[:num_tokens] = source.tokens[:num_tokens]
         target.num_tokens = source.num_tokens
-        if self._window_states is not None:
-            self._copy_window(self._window_states, source, target)
+        if self._context.has_small_window:
+            self._copy_window(source, target)
         if target.num_tokens and not self.cut(target, num_tokens):
             self.clear(target)
+        return target.num_tokens == num_tokens
 
-    def _copy_window(self, states: StateIO, source: Slot, target: Slot) -> None:
+    def adopt_spare(self, slot: Slot, tokens: np.ndarray) -> None:
+        """Let the spare sequence, which holds `tokens`, take the place of a slot's own."""
+        old_id, slot.seq_id = slot.seq_id, self.spare_id
+        self.spare_id = old_id
+        self.clear_sequence(old_id)
+        slot.tokens[: len(tokens)] = tokens
+        slot.num_tokens = len(tokens)
+
+    def evict_idle(self) -> bool:
+        """Clear the least recently used idle slot that holds anything; False if there is none."""
+        for slot in self.idle:
+            if slot.num_tokens:
+                self.clear(slot)
+                return True
+        return False
+
+    def _copy_window(self, source: Slot, target: Slot) -> None:
         """Give a fork its own cells in the cache of the sliding window.
 
         llama.cpp never reuses a cell that two sequences share, even when both are past it. The
         window's cache is small: shared, its cells would be used up by the next tokens.
         """
         try:
-            states.write_partial(target.slot_id, states.read_partial(source.slot_id))
+            self._states.write_partial(target.seq_id, self._states.read_partial(source.seq_id))
         except StateRefused as error:
             logger.warning("%s; the fork is computed instead", error)
             self.clear(target)
 
-    def _occupy(self, slot: Slot) -> None:
-        slot.is_busy = True
-        self._touch(slot)
-
     def _touch(self, slot: Slot) -> None:
         self._clock += 1
         slot.last_used = self._clock
+
+
+def choose_target(slots: Sequence[Slot], source: Slot | None, num_reused: int) -> Slot:
+    """Choose the idle slot that loses least by taking a prompt. Pure.
+
+    The prompt goes on from the first `num_reused` tokens of `source`, if there is one. Taking that
+    slot itself loses what it holds behind them; taking another one loses all that it holds. A loss
+    counts less with every use of another slot since: an old conversation, however long, must not
+    make the others share what is left. At least one slot must be idle.
+    """
+    now = max(slot.last_used for slot in slots)
+
+    def loss(slot: Slot) -> float:
+        num_lost = slot.num_tokens - (num_reused if slot is source else 0)
+        return num_lost / (1 + now - slot.last_used)
+
+    def is_fork(slot: Slot) -> bool:
+        return num_reused > 0 and slot is not source
+
+    idle = [slot for slot in slots if not slot.is_busy]
+    return min(idle, key=lambda slot: (loss(slot), is_fork(slot), slot.last_used))
+
+
+def common_prefix(left: np.ndarray, right: np.ndarray) -> int:
+    """Return the length of the longest common prefix of two int arrays."""
+    length = min(len(left), len(right))
+    different = left[:length] != right[:length]
+    first = int(different.argmax()) if length else 0
+    return first if length and different[first] else length

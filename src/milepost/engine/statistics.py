@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from milepost.protocol.messages import Counters
 
 SMOOTHING = 0.3  # weight of the newest batch in a rate; arbitrary
 MIN_RATE_TOKENS = 32  # smaller prefills say little about the rate
+MIN_RATE_BYTES = 1 << 20  # smaller restores say little about the bandwidth
+# Until measured, both arbitrary: a middling machine. Wrong by a factor of ten they still prefer
+# a restore to computing a few hundred tokens.
+ASSUMED_PREFILL_TOKENS_PER_S = 500.0
+ASSUMED_RESTORE_BYTES_PER_S = 2e9
 
 
 @dataclass(slots=True)
@@ -22,7 +27,19 @@ class Statistics:
     num_decode_calls: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
-    prefill_tokens_per_s: float = field(default=0.0)  # 0 while unknown
+    prefill_tokens_per_s: float = 0.0  # 0 while unknown
+    restore_bytes_per_s: float = ASSUMED_RESTORE_BYTES_PER_S
+
+    @property
+    def estimated_prefill_tokens_per_s(self) -> float:
+        """The measured prefill rate, or the assumed one."""
+        return self.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S
+
+    def note_restore(self, num_bytes: int, elapsed_s: float) -> None:
+        """Count one restore."""
+        if num_bytes >= MIN_RATE_BYTES and elapsed_s > 0:
+            rate = num_bytes / elapsed_s
+            self.restore_bytes_per_s += SMOOTHING * (rate - self.restore_bytes_per_s)
 
     def note_batch(self, num_prefill: int, num_decode: int, elapsed_s: float) -> None:
         """Count one batch; its time goes to whichever kind of token it mostly held."""

@@ -19,7 +19,9 @@ from milepost.protocol.sampling import SamplingParams
 PROTOCOL_VERSION = 2  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
+BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
+RestoreKind = Literal["none", "live", "live_state", "ram"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 
 
@@ -34,13 +36,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
 
 
 class Boundary(msgspec.Struct, frozen=True, array_like=True):
-    """A position in a prompt where later requests may stop sharing it.
-
-    `kind` is "system_end", "message_end", "last_user", "prompt_end" or "breakpoint".
-    """
+    """A position in a prompt where later requests may stop sharing it."""
 
     pos: int  # in tokens of the prompt
-    kind: str
+    kind: BoundaryKind
     message_index: int = -1  # of the message that ends there
     role: str = ""
 

@@ -1,0 +1,147 @@
+"""Requests that wait, and how they begin: slots, samplers, and the plan of the prefill.
+
+First come, first served, with one exception: a request whose prefix another one is computing right
+now waits until that is done, and lets others pass. Several requests with one system prompt that
+arrive together compute it once, and so do two that are the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from milepost.cache.placement import PlacementLimits
+from milepost.engine.detokenizer import Detokenizer
+from milepost.engine.memory import Memory
+from milepost.engine.prefill_plan import plan_request
+from milepost.engine.restoring import Restorer
+from milepost.engine.sampling import Sampler, seed_of_choice
+from milepost.engine.sequence import Choice, Request
+from milepost.engine.slots import SlotTable, common_prefix
+from milepost.engine.stop_strings import StopMatcher
+from milepost.errors import ContextExceeded, InvalidRequest, MilepostError
+from milepost.protocol.messages import Generate
+
+# A prefix that another request is computing is waited for when it is at least so much longer than
+# what can be had at once. Arbitrary: a fraction of a micro-batch is computed as fast as waited for.
+MIN_JOIN_TOKENS = 128
+
+
+class Admission:
+    """Owns the waiting requests, and turns them into choices."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        slots: SlotTable,
+        restorer: Restorer,
+        limits: PlacementLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._memory = memory
+        self._limits = limits
+        self._slots = slots
+        self._restorer = restorer
+        self._clock = clock
+        self.waiting: deque[Request] = deque()
+
+    def check(self, message: Generate, prompt: np.ndarray) -> None:
+        """Raise for a request that could never be carried out, or would harm the process."""
+        context = self._memory.context
+        if len(prompt) == 0:
+            raise InvalidRequest("the prompt has no tokens")
+        if len(prompt) >= context.num_context_tokens:
+            raise ContextExceeded(len(prompt), context.num_context_tokens)
+        if not 1 <= message.num_choices <= len(self._slots.slots):
+            raise InvalidRequest(
+                f"n is {message.num_choices}, but this server decodes at most "
+                f"{len(self._slots.slots)} choices at a time (--parallel)",
+                param="n",
+            )
+        vocab = context.model.vocab
+        if int(prompt.min()) < 0 or int(prompt.max()) >= vocab.num_tokens:
+            vocab.check_tokens(prompt.tolist())
+
+    def take_waiting(self, request_id: int) -> Request | None:
+        """Take a request out of the queue; None if it is not there."""
+        for request in self.waiting:
+            if request.request_id == request_id:
+                self.waiting.remove(request)
+                return request
+        return None
+
+    def admit(self, running: list[Choice]) -> Iterator[tuple[Request, MilepostError | None]]:
+        """Begin as many requests as there are slots for; yield each, and why it cannot begin.
+
+        The caller adds the choices of each to `running` before it goes on.
+        """
+        for request in list(self.waiting):
+            if self._slots.num_idle < request.message.num_choices:
+                return
+            if request.message.cache_prompt and self._waits_for_prefix(request, running):
+                continue
+            self.waiting.remove(request)
+            try:
+                samplers = self._make_samplers(request)
+            except InvalidRequest as error:
+                yield request, error
+                continue
+            self._begin(request, samplers)
+            yield request, None
+
+    def _waits_for_prefix(self, request: Request, running: list[Choice]) -> bool:
+        """Return whether a running prefill will soon hold much of this prompt.
+
+        Where a state can only be kept on the way, that prefill is told to keep one.
+        """
+        computing = [c for c in running if c.index == 0 and c.request.is_prefilling]
+        if not computing:
+            return False
+        available = self._restorer.best_pos(request.prompt)
+        for choice in computing:
+            shared = common_prefix(choice.request.prompt, request.prompt[:-1])
+            reached = self._slots[choice.slot_id].num_tokens
+            if shared - max(available, reached) < MIN_JOIN_TOKENS:
+                continue
+            if self._memory.traits.has_states:
+                choice.request.add_checkpoint(shared, "divergence")
+            return True
+        return False
+
+    def _make_samplers(self, request: Request) -> list[Sampler]:
+        params = request.message.sampling
+        samplers = []
+        for index in range(request.message.num_choices):
+            seed = seed_of_choice(params.seed, index)
+            sampler = Sampler(
+                self._memory.context.model.library, self._memory.context, params, seed
+            )
+            sampler.prime(request.prompt)
+            samplers.append(sampler)
+        return samplers
+
+    def _begin(self, request: Request, samplers: list[Sampler]) -> None:
+        """Take the slots of a request; its first choice computes the prompt for all."""
+        message = request.message
+        request.prefill_started_s = self._clock()
+        start = self._restorer.start(request.prompt, reuse=message.cache_prompt)
+        request.start = start
+        request.num_cached = start.slot.num_tokens
+        plan_request(request, self._memory, self._limits, start.match)
+        for index, sampler in enumerate(samplers):
+            slot = start.slot if index == 0 else self._restorer.start_empty()
+            request.choices.append(
+                Choice(
+                    request=request,
+                    index=index,
+                    slot_id=slot.slot_id,
+                    sampler=sampler,
+                    detokenizer=Detokenizer(),
+                    stop=StopMatcher(message.stop),
+                    tokens=request.prompt,
+                    num_tokens=len(request.prompt),
+                    state="running" if index == 0 else "forking",
+                )
+            )

@@ -1,0 +1,74 @@
+"""Write what a slot holds into the prefix cache.
+
+Everything that is computed is written at once, at the places that the plan names and when a
+choice ends. What has been written costs nothing to drop from the context, and only what is new
+since the last time is copied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from milepost.cache.checkpoint import CheckpointKind
+from milepost.engine.memory import Memory
+from milepost.engine.slots import Slot
+from milepost.errors import StateRefused
+
+# A state of fewer tokens is not worth its bytes: computing them again takes one micro-batch.
+MIN_TOKENS = 32  # arbitrary
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What one call of `Checkpointer.save` wrote."""
+
+    num_bytes: int
+    elapsed_s: float
+
+
+class Checkpointer:
+    """Copies segments and states of slots into the cache."""
+
+    def __init__(self, memory: Memory, clock: Callable[[], float]) -> None:
+        self._states = memory.states
+        self._traits = memory.traits
+        self._cache = memory.cache
+        self._clock = clock
+        self.num_saved_bytes = 0
+        self.saved_s = 0.0
+
+    def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
+        """Keep the state of a slot as it is now; a state that is kept already is not copied."""
+        started_s = self._clock()
+        num_bytes = 0
+        self._cache.note(slot.held, started_s)
+        if self._traits.can_restore and slot.num_tokens >= MIN_TOKENS:
+            try:
+                # The state first: cells that no state needs are the first to be evicted.
+                num_bytes = self._save_state(slot, kind) + self._save_segment(slot)
+            except StateRefused as error:  # nothing was changed; the slot itself goes on
+                logger.warning("a checkpoint at %d was not kept: %s", slot.num_tokens, error)
+        saved = Saved(num_bytes, self._clock() - started_s)
+        self.num_saved_bytes += saved.num_bytes
+        self.saved_s += saved.elapsed_s
+        return saved
+
+    def _save_segment(self, slot: Slot) -> int:
+        start = self._cache.saved_until(slot.held) if self._traits.has_segments else slot.num_tokens
+        if start >= slot.num_tokens:
+            return 0
+        data = self._states.read_segment(slot.seq_id, start, slot.num_tokens)
+        self._cache.add_segment(slot.held, start, data.data, self._clock())
+        return len(data)
+
+    def _save_state(self, slot: Slot, kind: CheckpointKind) -> int:
+        if not self._traits.has_states or self._cache.has_checkpoint(slot.held):
+            return 0
+        read = self._states.read_partial if self._traits.has_segments else self._states.read
+        data = read(slot.seq_id)
+        self._cache.add_checkpoint(slot.held, data.data, kind, self._clock())
+        return len(data)

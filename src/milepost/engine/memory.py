@@ -1,0 +1,20 @@
+"""What the engine's parts share about the memory of a loaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.cache.prefix_cache import PrefixCache
+from milepost.engine.memory_probe import MemoryTraits
+from milepost.libllama import Context
+from milepost.libllama.state import StateIO
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A context, what it can do, and the cache behind it."""
+
+    context: Context
+    states: StateIO
+    traits: MemoryTraits
+    cache: PrefixCache

@@ -1,0 +1,44 @@
+"""Where the prefill of a request is cut, and where its states are kept.
+
+Brings together what the placement policy asks for: the boundaries that the front end found, the
+divergences that the tree has seen, and what the memory of the model needs.
+"""
+
+from __future__ import annotations
+
+from milepost.cache.match import Match
+from milepost.cache.placement import Boundary, PlacementLimits, PlacementRequest, plan_prefill
+from milepost.config import EngineSettings
+from milepost.engine.memory import Memory
+from milepost.engine.sequence import Request
+
+
+def placement_limits(settings: EngineSettings) -> PlacementLimits:
+    """Return what the flags allow a prefill to keep."""
+    return PlacementLimits(
+        min_step=settings.checkpoint_min_step,
+        every_n_tokens=settings.checkpoint_every_n_tokens,
+        max_checkpoints=settings.ctx_checkpoints,
+    )
+
+
+def plan_request(request: Request, memory: Memory, limits: PlacementLimits, match: Match) -> None:
+    """Fill in the cuts and checkpoints of a request that has its slot."""
+    traits, context, message = memory.traits, memory.context, request.message
+    if not (traits.has_states and traits.can_restore):
+        return
+    plan = plan_prefill(
+        PlacementRequest(
+            start=request.num_cached,
+            end=len(request.prompt),
+            boundaries=tuple(Boundary(found.pos, found.kind) for found in message.boundaries),
+            divergences=match.divergences,
+            has_states=traits.has_states,
+            num_batch_tokens=context.num_batch_tokens,
+            num_ubatch_tokens=context.num_ubatch_tokens,
+            limits=limits,
+            wants_prompt_end=message.keeps_prompt_end,
+        )
+    )
+    request.checkpoints = dict(plan.checkpoints)
+    request.cuts = list(plan.cuts)

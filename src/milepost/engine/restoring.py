@@ -1,0 +1,215 @@
+"""Where a prompt goes on from, and how its slot gets there.
+
+    live        a slot holds the prefix: extended as it is, cut back, or forked
+    live_state  a slot holds the attention cells, and the cache the state of an earlier position
+    ram         segments and state come from the cache
+    none        computed from the start
+
+Each is tried in the order of its estimated cost; one that fails is a miss, and the next is tried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.match import Match, StoredState
+from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
+from milepost.engine.memory import Memory
+from milepost.engine.slots import Slot, SlotTable, choose_target, common_prefix
+from milepost.engine.statistics import Statistics
+from milepost.errors import StateRefused
+from milepost.protocol.messages import RestoreKind
+
+FORK_S = 0.001  # a fork or cut in the context (measured: 0.3 to 0.9 ms)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """One way to begin a prompt."""
+
+    source: RestoreKind
+    pos: int  # tokens that need not be computed
+    num_bytes: int = 0  # to be loaded
+    slot: Slot | None = None  # for the live ones
+    checkpoint: Checkpoint | None = None  # for live_state
+    stored: StoredState | None = None  # for ram
+
+
+FROM_START = Option("none", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A slot that is ready to go on with a prompt, and how it came to be."""
+
+    slot: Slot
+    match: Match
+    source: RestoreKind
+    num_bytes: int
+    elapsed_s: float
+    num_failed: int  # options that were tried in vain
+
+
+class Restorer:
+    """Gets slots ready for prompts."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        slots: SlotTable,
+        statistics: Statistics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._context = memory.context
+        self._states = memory.states
+        self._traits = memory.traits
+        self._cache = memory.cache
+        self._slots = slots
+        self._statistics = statistics
+        self._clock = clock
+
+    def best_pos(self, prompt: np.ndarray) -> int:
+        """Return how much of a prompt could be had without computing it."""
+        match = self._cache.match(prompt, self._clock())
+        return max((option.pos for option in self._options(prompt, match)), default=0)
+
+    def start(self, prompt: np.ndarray, *, reuse: bool) -> Start:
+        """Occupy an idle slot and let it hold as much of the prompt as is worth restoring."""
+        started_s = self._clock()
+        match = self._cache.match(prompt, started_s)
+        options = self._options(prompt, match) if reuse else []
+        num_failed = 0
+        while True:
+            option = self._choose(options, len(prompt))
+            slot = choose_target(self._slots.slots, option.slot, option.pos)
+            if self._apply(option, slot, prompt):
+                break
+            logger.warning("restoring %d tokens from %s failed", option.pos, option.source)
+            options.remove(option)
+            num_failed += 1
+        self._slots.occupy(slot)
+        elapsed_s = self._clock() - started_s
+        self._statistics.note_restore(option.num_bytes, elapsed_s)
+        return Start(slot, match, option.source, option.num_bytes, elapsed_s, num_failed)
+
+    def start_empty(self) -> Slot:
+        """Occupy the least recently used idle slot and clear it."""
+        slot = self._slots.idle[0]
+        self._slots.clear(slot)
+        self._slots.occupy(slot)
+        return slot
+
+    def refill(self, slot: Slot, tokens: np.ndarray) -> None:
+        """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
+        for stored in self._cache.match(tokens, self._clock()).stored:
+            option = Option("ram", stored.pos, num_bytes=stored.num_bytes, stored=stored)
+            if self._apply(option, slot, tokens):
+                return
+
+    # --- options -------------------------------------------------------------------------
+
+    def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
+        options = []
+        for slot in self._slots.slots:
+            shared = common_prefix(slot.held, prompt[:-1])
+            if shared == 0:
+                continue
+            if self._traits.can_cut or shared == slot.num_tokens:
+                options.append(Option("live", shared, slot=slot))
+            elif self._traits.has_segments:
+                options += self._rewinds(slot, shared, match)
+        options += (
+            Option("ram", stored.pos, num_bytes=stored.num_bytes, stored=stored)
+            for stored in match.stored
+        )
+        return options
+
+    def _rewinds(self, slot: Slot, shared: int, match: Match) -> list[Option]:
+        """Return the deepest way back within the cells that a slot holds, if there is one."""
+        for checkpoint in match.checkpoints:
+            if checkpoint.pos <= shared:
+                size = checkpoint.num_bytes
+                return [Option("live_state", checkpoint.pos, size, slot, checkpoint=checkpoint)]
+        return []
+
+    def _choose(self, options: list[Option], num_prompt_tokens: int) -> Option:
+        """Return the option with the least estimated time until the prompt is computed."""
+        sources = [
+            RestoreSource(
+                "ram" if option.num_bytes else "live",
+                option.pos,
+                index=index,
+                num_bytes=option.num_bytes,
+                extra_s=FORK_S if option.slot is not None else 0.0,
+            )
+            for index, option in enumerate(options)
+        ]
+        rates = RestoreRates(
+            self._statistics.estimated_prefill_tokens_per_s, self._statistics.restore_bytes_per_s
+        )
+        chosen = choose_restore(sources, rates, num_prompt_tokens).source
+        return options[chosen.index] if chosen.kind != "zero" else FROM_START
+
+    # --- carrying out --------------------------------------------------------------------
+
+    def _apply(self, option: Option, slot: Slot, prompt: np.ndarray) -> bool:
+        if option.source == "none":
+            self._slots.clear(slot)
+            return True
+        try:
+            if option.source == "live":
+                return self._use_live(option, slot)
+            if option.source == "live_state":
+                self._rewind(option)
+            else:
+                self._load(option, slot)
+        except StateRefused as error:
+            logger.warning("%s", error)
+            self._slots.clear_sequence(self._slots.spare_id)
+            return False
+        if self._context.pos_max(self._slots.spare_id) != option.pos - 1:
+            self._slots.clear_sequence(self._slots.spare_id)
+            return False
+        self._slots.adopt_spare(slot, prompt[: option.pos])
+        return True
+
+    def _use_live(self, option: Option, slot: Slot) -> bool:
+        assert option.slot is not None
+        if slot is option.slot:
+            return self._slots.cut(slot, option.pos)
+        self._slots.clear(slot)
+        return self._slots.fork(option.slot, slot, option.pos)
+
+    def _rewind(self, option: Option) -> None:
+        """Share the cells of a slot up to an earlier position, and load the state of it."""
+        assert option.slot is not None
+        assert option.checkpoint is not None
+        spare_id = self._slots.spare_id
+        self._context.copy(option.slot.seq_id, spare_id, 0, option.pos)
+        self._states.write_partial(spare_id, as_array(option.checkpoint.data))
+
+    def _load(self, option: Option, slot: Slot) -> None:
+        """Put a state together from the cache, in the spare sequence."""
+        assert option.stored is not None
+        spare_id, stored = self._slots.spare_id, option.stored
+        self._slots.clear(slot)  # its cells may be needed
+        while self._slots.num_free_cells < stored.pos and self._slots.evict_idle():
+            pass
+        for part in stored.parts:
+            data = as_array(part.segment.data)
+            self._states.write_segment(spare_id, data, part.start, part.end)
+        if stored.checkpoint is not None:
+            write = self._states.write_partial if stored.parts else self._states.write
+            write(spare_id, as_array(stored.checkpoint.data))
+
+
+def as_array(data: bytes | bytearray | memoryview) -> np.ndarray:
+    """Return bytes as uint8 of shape (n,), without copying them."""
+    return np.frombuffer(data, np.uint8)
