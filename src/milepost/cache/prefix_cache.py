@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
-from milepost.cache.eviction import choose_thinned, plan_eviction
+from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
 from milepost.cache.invariants import check_tree
 from milepost.cache.match import Match, StoredState, describe_match
 from milepost.cache.moment import Moment
@@ -199,7 +199,7 @@ class PrefixCache:
         if excess <= 0:
             return Evicted()
         slack = int(self.limits.budget_bytes * SLACK)
-        plan = plan_eviction(survey(self._tree, self.traits, self._moment(now_s)), excess + slack)
+        plan = self.plan_eviction(excess + slack, now_s)
         for held_checkpoint in plan.checkpoints:
             self._evict_checkpoint(held_checkpoint)
         for held_segment in plan.segments:
@@ -207,6 +207,12 @@ class PrefixCache:
         self._counters.num_evicted_checkpoints += len(plan.checkpoints)
         self._counters.num_evicted_segments += len(plan.segments)
         return Evicted(len(plan.segments), len(plan.checkpoints), plan.num_bytes)
+
+    def plan_eviction(
+        self, num_bytes: int, now_s: float
+    ) -> EvictionPlan[HeldCheckpoint, HeldSegment]:
+        """Choose what would have to go for so many bytes, and remove nothing."""
+        return plan_eviction(survey(self._tree, self.traits, self._moment(now_s)), num_bytes)
 
     # --- showing -------------------------------------------------------------------------
 
