@@ -69,17 +69,31 @@ class Sampler:
         logits = self._context.logits(row)
         candidates.fill(logits)
         token = self._chain.apply(candidates)
-        if token != NO_TOKEN:
-            candidates.fill_one(token)
-            grammar.restrict(candidates)
-            if candidates.has_any:
-                return token
+        if is_allowed(token, grammar, candidates):
+            return token
+        self._fill_allowed(logits, grammar, candidates)
+        if not candidates.has_any:
+            return NO_TOKEN
+        token = self._chain.apply(candidates)
+        if is_allowed(token, grammar, candidates):
+            return token
+        # Extreme settings (a temperature of 1e-38) make infinite logits, and any token of them.
+        self._fill_allowed(logits, grammar, candidates)
+        return candidates.most_likely
+
+    def _fill_allowed(self, logits: np.ndarray, grammar: Grammar, candidates: Candidates) -> None:
         candidates.fill(logits)
         candidates.ban(self._banned)  # else the chain could be left with banned tokens only
         grammar.restrict(candidates)
-        if not candidates.has_any:
-            return NO_TOKEN
-        return self._chain.apply(candidates)
+
+
+def is_allowed(token: int, grammar: Grammar, candidates: Candidates) -> bool:
+    """Return whether a grammar takes a token next; `candidates` are overwritten."""
+    if token == NO_TOKEN:
+        return False
+    candidates.fill_one(token)
+    grammar.restrict(candidates)
+    return candidates.has_any
 
 
 def num_looked_back(params: SamplingParams, num_prompt_tokens: int) -> int:

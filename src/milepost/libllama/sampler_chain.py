@@ -52,6 +52,11 @@ class Candidates:
         return bool(np.any(logits > -np.inf))
 
     @property
+    def most_likely(self) -> int:
+        """The token with the largest logit; only before a sampler of a chain ran."""
+        return int(np.argmax(self._data["logit"]))
+
+    @property
     def selected(self) -> int:
         """The token that the last sampler picked, -1 for none."""
         index = int(self.native.selected)
