@@ -6,9 +6,10 @@ import math
 import random
 from typing import Any
 
+from tests.engine.running import RunningEngine, prompt_tokens
+
 from milepost.engine.sampling import SAMPLERS
 from milepost.protocol.sampling import SamplingParams
-from tests.engine.running import RunningEngine, prompt_tokens
 
 NUM_REQUESTS = 80
 LARGEST = 3.4e38
