@@ -95,10 +95,11 @@ def usage_rate(age: int) -> float:
     return 1.0 / (FRESH_REQUESTS + age)
 
 
-def expected_returns(pos: int, tips: Positions, rates: Rates) -> float:
-    """Return how often conversations with these tips are expected to go on from `pos` or later."""
-    distances = np.maximum(tips - pos, 0)
-    return float(rates @ (APPENDS + np.log1p(distances / NEAR_TOKENS)))
+def expected_returns(positions: Sequence[int], tips: Positions, rates: Rates) -> list[float]:
+    """Return how often conversations with these tips go on from each position or later."""
+    distances = np.maximum(tips - np.array(positions, np.int64)[:, None], 0)
+    returns: list[float] = ((APPENDS + np.log1p(distances / NEAR_TOKENS)) @ rates).tolist()
+    return returns
 
 
 def choose_thinned(checkpoints: Sequence[CheckpointRecord[CheckpointKey]]) -> int:

@@ -15,6 +15,7 @@ from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Path
 
 MAX_STORED = 8  # choices given to the engine; arbitrary, the first one nearly always wins
+MAX_REPLACED = 16  # tokens: a few words, for the reader of a report
 
 # Why a position that was computed once cannot be restored.
 Missing = Literal[
@@ -49,6 +50,7 @@ class Match:
     stored: tuple[StoredState, ...]  # deepest first, at most MAX_STORED
     checkpoints: tuple[Checkpoint, ...]  # the same for states whose cells may only be live
     missing: Missing  # why nothing deeper than `stored[0]` can be restored
+    replaced: tuple[int, ...]  # first tokens of the latest history that went on otherwise
 
 
 def describe_match(path: Path, num_prompt_tokens: int, traits: CacheTraits) -> Match:
@@ -62,6 +64,7 @@ def describe_match(path: Path, num_prompt_tokens: int, traits: CacheTraits) -> M
         stored=stored,
         checkpoints=tuple(checkpoints[:MAX_STORED]),
         missing=_explain_missing(path, stored[0].pos if stored else 0, last, traits),
+        replaced=_find_replaced(path, num_prompt_tokens),
     )
 
 
@@ -69,6 +72,16 @@ def _find_divergences(path: Path, num_prompt_tokens: int) -> tuple[int, ...]:
     found = [node.end for node in path.nodes if node.children and node.end <= path.num_tokens]
     parts_here = path.nodes and path.num_tokens < min(path.nodes[-1].end, num_prompt_tokens)
     return (*found, path.num_tokens) if parts_here else tuple(found)
+
+
+def _find_replaced(path: Path, num_prompt_tokens: int) -> tuple[int, ...]:
+    if not path.nodes or path.num_tokens == num_prompt_tokens:
+        return ()
+    node = path.nodes[-1]
+    rest = node.tokens[path.num_tokens - node.start :]
+    if len(rest) == 0 and node.children:
+        rest = max(node.children.values(), key=lambda child: child.last_used).tokens
+    return tuple(rest[:MAX_REPLACED].tolist())
 
 
 def _find_stored(

@@ -7,6 +7,7 @@ carried out without searching.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,9 +54,9 @@ class _Tips:
     rates: Rates
     runs: dict[Node, tuple[int, int]]
 
-    def expected_returns(self, node: Node, pos: int) -> float:
+    def expected_returns(self, node: Node, positions: list[int]) -> list[float]:
         first, end = self.runs[node]
-        return expected_returns(pos, self.positions[first:end], self.rates[first:end])
+        return expected_returns(positions, self.positions[first:end], self.rates[first:end])
 
 
 @dataclass(slots=True)
@@ -73,27 +74,29 @@ class _Survey:
         """Add what a node holds; its parent was added before."""
         above, segment = self.deepest.get(node.parent, (-1, -1))
         parts = list(node.parts)
+        returns = self._expected_returns(node)
         for checkpoint in node.checkpoints:
             while parts and parts[0].start < checkpoint.pos:
                 segment = self._add_part(node, parts.pop(0), segment)
-            above = self._add_checkpoint(node, checkpoint, above, segment)
+            record = CheckpointRecord(
+                key=HeldCheckpoint(node, checkpoint),
+                pos=checkpoint.pos,
+                num_bytes=checkpoint.num_bytes,
+                above=above,
+                segment=segment,
+                returns=next(returns),
+                hits=self._expected_hits(node, checkpoint),
+                is_pinned=checkpoint.pos in node.pins,
+            )
+            above = len(self.checkpoints)
+            self.checkpoints.append(record)
         for part in parts:
             segment = self._add_part(node, part, segment)
         self.deepest[node] = (above, segment)
 
-    def _add_checkpoint(self, node: Node, checkpoint: Checkpoint, above: int, segment: int) -> int:
-        record = CheckpointRecord(
-            key=HeldCheckpoint(node, checkpoint),
-            pos=checkpoint.pos,
-            num_bytes=checkpoint.num_bytes,
-            above=above,
-            segment=segment,
-            returns=self.tips.expected_returns(node, checkpoint.pos),
-            hits=self._expected_hits(node, checkpoint),
-            is_pinned=checkpoint.pos in node.pins,
-        )
-        self.checkpoints.append(record)
-        return len(self.checkpoints) - 1
+    def _expected_returns(self, node: Node) -> Iterator[float]:
+        positions = [checkpoint.pos for checkpoint in node.checkpoints]
+        return iter(self.tips.expected_returns(node, positions) if positions else ())
 
     def _expected_hits(self, node: Node, checkpoint: Checkpoint) -> float:
         num_hits = checkpoint.num_hits + (checkpoint.kind == "last_user") * LAST_USER_HITS
@@ -120,7 +123,7 @@ class _Survey:
         if self.traits.has_states:
             return 0.0
         num_tokens = part.segment.end - part.start
-        return num_tokens * self.tips.expected_returns(node, part.start)
+        return num_tokens * self.tips.expected_returns(node, [part.start])[0]
 
 
 def survey(tree: Tree, traits: CacheTraits, now: Moment) -> Holdings[HeldCheckpoint, HeldSegment]:

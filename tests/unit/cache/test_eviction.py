@@ -21,6 +21,7 @@ MANY_BYTES = 10**9
 
 def make_path(tip: int, *positions: int, rate: float = 1.0) -> list[CheckpointRecord[int]]:
     """Return the checkpoints of one conversation, 100 bytes each; the key is the position."""
+    returns = expected_returns(positions, np.array([tip]), np.array([rate]))
     return [
         CheckpointRecord(
             key=pos,
@@ -28,7 +29,7 @@ def make_path(tip: int, *positions: int, rate: float = 1.0) -> list[CheckpointRe
             num_bytes=100,
             above=index - 1,
             segment=-1,
-            returns=expected_returns(pos, np.array([tip]), np.array([rate])),
+            returns=returns[index],
             hits=0.0,
         )
         for index, pos in enumerate(positions)

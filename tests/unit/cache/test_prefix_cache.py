@@ -109,6 +109,16 @@ def test_places_where_histories_part_are_reported_with_the_prompts_own() -> None
     assert match.num_known == 150
 
 
+def test_what_a_prompt_replaces_is_shown_by_its_first_tokens() -> None:
+    cache = make_cache()
+    cache.note(tokens(SYSTEM, (2, 5)), 0.0)
+    assert cache.match(SECOND, 1.0).replaced == (2, 2, 2, 2, 2)
+    cache.match(SECOND, 2.0)
+    cache.note(SECOND, 2.0)
+    assert cache.match(tokens(SYSTEM, (4, 5)), 3.0).replaced == (3,) * 16
+    assert cache.match(tokens(SYSTEM, (3, 60)), 4.0).replaced == ()
+
+
 def test_a_prompt_that_goes_on_from_a_history_parts_nowhere() -> None:
     cache = make_cache()
     cache.note(FIRST, 0.0)
