@@ -32,7 +32,7 @@ from benchmarks.report import (
     parse_arguments,
     read_page_cache,
 )
-from milepost.config import EngineSettings
+from milepost.config import EngineSettings, LogSettings
 from milepost.protocol.framing import encode_frame, engine_reader
 from milepost.protocol.messages import (
     Failed,
@@ -145,12 +145,18 @@ def _load(sock: socket.socket, messages: Iterator[FromEngine], engine: EngineSet
     for message in messages:
         match message:
             case Hello():
-                sock.sendall(encode_frame(Load(settings=msgspec.msgpack.encode(engine))))
+                sock.sendall(encode_frame(_make_load(engine)))
             case LoadFailed():
                 raise RuntimeError(f"{Path(engine.model_path).name}: {message.message}")
             case Ready():
                 return
     raise RuntimeError("the engine ended while it loaded the model")
+
+
+def _make_load(engine: EngineSettings) -> Load:
+    return Load(
+        settings=msgspec.msgpack.encode(engine), log_settings=msgspec.msgpack.encode(LogSettings())
+    )
 
 
 def _generate(sock: socket.socket, messages: Iterator[FromEngine], request: Generate) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import importlib.metadata
 import json
-import platform
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -19,16 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
+from milepost.bench.machine import count_physical_cores, describe_machine, list_versions
 from milepost.cli.demo_model import find_demo_model
 
 FORMAT_VERSION = 1
 TABLE_CHARS = 110  # the table is kept in logs and mails as well
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("milepost", "xllamacpp", "cffi", "fastapi", "msgspec", "numpy", "uvicorn", "uvloop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ def make_parser(description: str, *, repeats: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", type=Path, help="GGUF file (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--repeats", type=int, default=repeats, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
+    parser.add_argument("--threads", type=int, default=count_physical_cores())
     parser.set_defaults(results=RESULTS)
     parser.add_argument(
         "--no-save",
@@ -101,7 +98,7 @@ def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return arguments
 
 
-def divide_rows(name: str, above: Row, below: Row, target: Target) -> Row:
+def divide_rows(name: str, above: Row, below: Row, target: Target | None = None) -> Row:
     """Return the ratios of two rows, repeat by repeat: slow drifts of the machine cancel out."""
     ratios = (a / b for a, b in zip(above.values, below.values, strict=True))
     return Row(name, "x", tuple(ratios), target)
@@ -128,7 +125,7 @@ def save(run: Run, rows: Sequence[Row], folder: Path) -> Path:
             _git("status", "--porcelain", "--", "src", "benchmarks/*.py")
         ),
         "machine": describe_machine(),
-        "versions": _list_versions(),
+        "versions": list_versions(),
         "model": {"name": run.model.name, "size_bytes": run.model.stat().st_size},
         "settings": dict(run.settings),
         "rows": [_encode_row(row) for row in rows],
@@ -164,31 +161,6 @@ def _encode_row(row: Row) -> dict[str, Any]:
     encoded["spread"] = statistics.stdev(row.values) if len(row.values) > 1 else 0.0
     encoded["verdict"] = row.verdict
     return encoded
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return what the numbers depend on, and nothing that names the machine."""
-    return {
-        "cpu": _read_cpu_model(),
-        "physical_cores": psutil.cpu_count(logical=False),
-        "logical_cores": psutil.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def _read_cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _list_versions() -> dict[str, str]:
-    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **packages}
 
 
 def _git(*arguments: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.processes import RunningServer, running_server
 
-from benchmarks.baseline import UpstreamSettings, upstream_server
+from milepost.bench.servers import ServedModel, make_upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,19 @@ def serve_milepost(case: ServedCase) -> Iterator[str]:
 @contextlib.contextmanager
 def serve_upstream(case: ServedCase) -> Iterator[str]:
     """Yield the URL of upstream's server."""
-    settings = UpstreamSettings(
+    served = ServedModel(
         model=str(case.model),
-        n_ctx=case.ctx_size,
-        n_parallel=case.parallel,
-        n_threads=case.threads,
-        n_batch=case.batch_size,
-        n_ubatch=case.ubatch_size,
+        ctx_size=case.ctx_size,
+        parallel=case.parallel,
+        threads=case.threads,
+        batch_size=case.batch_size,
+        ubatch_size=case.ubatch_size,
     )
-    with upstream_server(settings) as url:
-        yield url
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        make_upstream(served, Path(folder)) as process,
+    ):
+        yield process.url
 
 
 SERVERS: dict[str, Callable[[ServedCase], AbstractContextManager[str]]] = {
