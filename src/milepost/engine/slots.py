@@ -96,7 +96,9 @@ class SlotTable:
         """Keep the first tokens of a slot only; False where the memory kind cannot do that."""
         if num_tokens == slot.num_tokens:
             return True
-        if num_tokens == 0 or not self._context.remove(slot.seq_id, num_tokens):
+        if not 0 < num_tokens < slot.num_tokens:  # it may have lost its cells to another restore
+            return False
+        if not self._context.remove(slot.seq_id, num_tokens):
             return False
         slot.num_tokens = num_tokens
         return True
