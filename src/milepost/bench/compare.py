@@ -48,8 +48,10 @@ class CompareCommand:
 
 @dataclass(slots=True)
 class _Run:
-    """What has been measured so far."""
+    """What has been measured so far, and when and on which sources it began."""
 
+    taken: str
+    commit: str
     measures: list[TraceMeasure] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)  # in order, each once
 
@@ -67,7 +69,10 @@ def run_compare(command: CompareCommand) -> int:
         if command.with_plots:
             check_plots_possible()
         _make_folder(command.output)
-    run = _Run()
+    run = _Run(
+        taken=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=find_commit(),
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="milepost-bench-") as folder:
             _replay_all(command, traces, run, Path(folder))
@@ -147,8 +152,8 @@ def _keep(command: CompareCommand, run: _Run) -> None:
 def _make_comparison(command: CompareCommand, run: _Run) -> Comparison:
     model = Path(command.served.model)
     return Comparison(
-        taken=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        commit=find_commit(),
+        taken=run.taken,
+        commit=run.commit,
         machine=describe_machine(),
         versions=list_versions(),
         model={"name": model.name, "size_bytes": model.stat().st_size},
