@@ -88,9 +88,12 @@ class SlotTable:
         slot.num_tokens = 0
 
     def clear_sequence(self, seq_id: int) -> None:
-        """Remove everything that a sequence id holds."""
-        if self._context.pos_max(seq_id) >= 0:
-            self._context.remove(seq_id)
+        """Remove everything that a sequence id holds.
+
+        Always, for `pos_max` does not tell: it is -1 while one of two caches is empty, as after a
+        restore that failed between the attention cells and the state.
+        """
+        self._context.remove(seq_id)
 
     def cut(self, slot: Slot, num_tokens: int) -> bool:
         """Keep the first tokens of a slot only; False where the memory kind cannot do that."""

@@ -127,3 +127,11 @@ def test_the_least_recently_used_idle_slot_is_evicted_first(
         held.append([slot.num_tokens for slot in slots])
     assert held == [[5, 5, 0], [5, 0, 0]]
     check(table, context)
+
+
+def test_clearing_does_not_trust_the_last_position(table: SlotTable, context: FakeContext) -> None:
+    """It is -1 while one of two caches is empty, as after half of a restore."""
+    context.lengths[table.spare_id] = 5
+    context.pos_max = lambda seq_id: -1  # type: ignore[method-assign]
+    table.clear_sequence(table.spare_id)
+    assert context.lengths[table.spare_id] == 0
