@@ -12,6 +12,7 @@ recognised. The generation prompt counts as the message behind the last one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -30,7 +31,7 @@ Render = Callable[[Conversation, bool], str | None]
 
 MAX_LESSONS = 3  # per pair of roles; arbitrary: some templates write something new every time
 # Arbitrary, by what published templates write.
-MAX_HEADER_CHARS = 400
+MAX_HEADER_CHARS = MAX_TRAILER_CHARS = 400
 MIN_OPENING_CHARS = 8
 MAX_TAIL_CHARS = 64  # that a shorter prompt may write behind the last message only
 NUM_TAIL_CHARS = 24
@@ -114,6 +115,12 @@ class Frames:
             opening = _common_opening([frame.header or "" for frame in frames])
             if opening:
                 end = text.rfind(opening, low or max(0, high - MAX_HEADER_CHARS), high)
+        if end < 0 and low is not None:
+            closing = _common_closing([frame.trailer or "" for frame in frames])
+            if closing:
+                limit = low + MAX_TRAILER_CHARS if high is None else high
+                pos = text.find(closing, low, limit)
+                end = pos + len(closing) if pos >= 0 else -1
         has_calls = pair[1]  # which stand behind the text
         return low if end < 0 and low is not None and not has_calls else end
 
@@ -241,20 +248,22 @@ def _possible_gaps(
 ) -> Iterator[Gap]:
     """Yield the gap behind a message with, and without, the white space around both texts.
 
-    Whether that is written or not is up to the template.
+    Whether that is written, or trimmed, or escaped is up to the template.
     """
     messages = conversation.messages
     lows: list[int | None] = [spans[index].end if index in spans else None]
     if lows[0] is not None:
         space = _space_around(messages[index])[1]
-        if space and text.startswith(space, lows[0]):
-            lows.insert(0, lows[0] + len(space))
+        for written in (space, json.dumps(space)[1:-1]):
+            if written and text.startswith(written, spans[index].end):
+                lows.insert(0, spans[index].end + len(written))
     highs: list[int | None] = [len(text) if index + 1 == len(messages) else None]
     if index + 1 in spans:
         highs = [spans[index + 1].start]
         space = _space_around(messages[index + 1])[0]
-        if space and text.endswith(space, 0, highs[0]):
-            highs.insert(0, spans[index + 1].start - len(space))
+        for written in (space, json.dumps(space)[1:-1]):
+            if written and text.endswith(written, 0, spans[index + 1].start):
+                highs.insert(0, spans[index + 1].start - len(written))
     for low in lows:
         for high in highs:
             yield Gap(low, high)
@@ -267,6 +276,11 @@ def _space_around(message: Message) -> tuple[str, str]:
         return "", ""
     first, last = texts[0], texts[-1]
     return first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
+
+
+def _common_closing(trailers: list[str]) -> str:
+    """Return how all trailers end, if that is enough to be recognised by."""
+    return _common_opening([trailer[::-1] for trailer in trailers])[::-1]
 
 
 def _common_opening(headers: list[str]) -> str:

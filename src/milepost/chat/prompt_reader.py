@@ -43,7 +43,13 @@ class History:
     text: str
     spans: Mapping[int, Span]  # of messages, as far as found
     ends: tuple[int, ...]  # of each message; -1 where not known
-    system_end: int  # -1 where there is none
+    head_text: str  # what all prompts with these system messages and tools begin with, mostly
+
+    @property
+    def system_end(self) -> int:
+        """How much of the prompt any other with these system messages and tools has too."""
+        # Some templates write the tools elsewhere once there are more messages.
+        return common_prefix(self.head_text, self.text)
 
 
 class PromptReader:
@@ -82,11 +88,13 @@ class PromptReader:
         if first < num_messages:
             spans |= self._place(conversation, text, first, add_generation_prompt)
         num_ending = num_messages if add_generation_prompt else num_messages - 1
+        last_end = max(ends, default=0)
         for i in range(first, num_ending):
             end = self._frames.find_end(conversation, i, text, spans)
-            ends[i] = end if end >= max(ends[:i], default=0) else -1
-        system_end = self._find_system_end(conversation, text, known)
-        return History(conversation, text, spans, tuple(ends), system_end)
+            if end >= last_end:
+                ends[i] = last_end = end
+        head_text = self._render_head(conversation, text, known)
+        return History(conversation, text, spans, tuple(ends), head_text)
 
     def differs_in_history(self, conversation: Conversation) -> bool:
         """See `history_probe.differs_in_history`."""
@@ -125,25 +133,27 @@ class PromptReader:
         marked = self._render(mark_messages(conversation, first), add_generation_prompt)
         return _match(marked, text)[0]
 
-    def _find_system_end(self, conversation: Conversation, text: str, known: History | None) -> int:
+    def _render_head(self, conversation: Conversation, text: str, known: History | None) -> str:
+        """Return what all conversations with these system messages and tools begin with."""
         num_head = count_head(conversation.messages)
         if num_head == 0 and not conversation.tools:
-            return -1
-        if known is not None and _has_same_head(known.conversation, conversation, num_head):
-            end = known.system_end
-            if end < 0 or text.startswith(known.text[:end]):
-                return end
+            return ""
+        if (
+            known is not None
+            and _has_same_head(known.conversation, conversation, num_head)
+            and text.startswith(known.head_text)
+        ):
+            return known.head_text
         prompts = []
         head = take_messages(conversation, range(num_head), conversation.tools)
         for first_text in FIRST_TEXTS:
             messages = [*head.messages, {"role": "user", "content": first_text}]
             prompt = self._render(replace(head, messages=messages), True)
             if prompt is None:
-                return -1
+                return ""
             prompts.append(prompt)
         end = common_prefix(prompts[0], prompts[1])
-        end = self._template.controls.seam_before(prompts[0], end, MAX_SEAM_CHARS)
-        return min(end, common_prefix(prompts[0], text))
+        return prompts[0][: self._template.controls.seam_before(prompts[0], end, MAX_SEAM_CHARS)]
 
     def _render(
         self, conversation: Conversation, add_generation_prompt: bool
@@ -173,7 +183,10 @@ def _count_unmoved(known: History, conversation: Conversation, text: str) -> int
     conversation up to it, by which ends are defined, is the same.
     """
     num_agreeing = common_prefix(known.text, text)
-    for i in reversed(range(count_shared(known.conversation, conversation))):
+    num_shared = count_shared(known.conversation, conversation)
+    if num_shared == len(conversation.messages) < len(known.conversation.messages):
+        num_shared -= 1  # there, something other than the generation prompt is behind the last one
+    for i in reversed(range(num_shared)):
         if 0 <= known.ends[i] <= num_agreeing:
             return i + 1
     return 0

@@ -9,7 +9,7 @@ from tests.fakes.vocab import IM_END, IM_START
 from tests.unit.api.conftest import Api
 from tests.unit.api.events import read_events
 
-from milepost.protocol.messages import PromptProgress, TokenLogprob
+from milepost.protocol.messages import Boundary, PromptProgress, TokenLogprob
 
 PROGRESS = PromptProgress(
     request_id=1, num_tokens=10, num_cached=4, num_processed=8, elapsed_ms=5.0
@@ -217,6 +217,19 @@ def test_the_request_reaches_the_engine(api: Api) -> None:
     assert spec.tokens == [IM_START, *b"user\nhi", IM_END, *b"\n", IM_START, *b"assistant\n"]
     assert (spec.stop, spec.max_tokens, spec.cache_prompt) == (("x",), 5, False)
     assert (spec.sampling.seed, spec.sampling.top_k) == (3, 1)
+
+
+def test_boundaries_reach_the_engine(api: Api) -> None:
+    system = {"role": "system", "content": "Be brief. " * 40}
+    api.chat(messages=[system, {"role": "user", "content": "hi"}])
+
+    spec = api.engine.specs[0]
+    places = {boundary.kind: boundary.pos for boundary in spec.boundaries}
+    assert set(places) == {"message_end", "system_end", "prompt_end"}
+    assert spec.tokens[places["system_end"] :][:5] == list(b"user\n")
+    assert spec.tokens[places["prompt_end"] :] == [IM_START, *b"assistant\n"]
+    assert spec.boundaries[-1] == Boundary(places["prompt_end"], "prompt_end", 1, "user")
+    assert not spec.keeps_prompt_end
 
 
 def test_leaving_the_generation_follows_the_answer(api: Api) -> None:

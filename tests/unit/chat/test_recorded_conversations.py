@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 from tests.fakes.vocab import FakeVocab
 
+from milepost.chat.boundaries import BoundaryFinder, PromptBoundaries
+from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
+from milepost.chat.message_places import common_prefix
 from milepost.chat.template import ChatTemplate, SpecialTexts
+from milepost.chat.template_set import TemplateSet
+from milepost.chat.tokenizer import PromptTokenizer
 from milepost.errors import TemplateFailed
 
 SHARED = Path(__file__).parents[4] / "shared"
@@ -31,6 +36,7 @@ REFUSALS = {
     "Mistral-Small-3.2-24B-Instruct-2506": ALTERNATING,
     "mistralai-Mistral-Nemo-Instruct-2407": ALTERNATING,
 }
+SHORT_CONVERSATION = 20  # messages; the fake vocabulary takes its time
 NEVER_RENDERS = {"google-gemma-2-2b-it"}  # every recording begins with a system message
 
 # These leave tool calls out of the prompt.
@@ -71,6 +77,56 @@ def test_recordings_render(path: Path) -> None:
             num_rendered += 1
             _check_prompt(path.stem, rendered, conversation)
     assert (num_rendered == 0) == (path.stem in NEVER_RENDERS)
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_boundaries_of_recordings_are_where_they_should_be(path: Path) -> None:
+    vocab = FakeVocab()
+    template = ChatTemplate(path.read_text(), name=path.stem, texts=SpecialTexts.of(vocab))
+    finder = BoundaryFinder(TemplateSet(template))
+    for conversation in recorded()[::3]:
+        rendered, refusal = _render(template, conversation)
+        if refusal:
+            continue
+        found = finder.find(conversation, RenderedPrompt(rendered))
+        _check_prompt_end(template, conversation, rendered, found)
+        _check_order(conversation, rendered, found)
+        if len(conversation.messages) < SHORT_CONVERSATION:
+            _check_positions(PromptTokenizer(vocab), rendered, found)
+
+
+def _check_prompt_end(
+    template: ChatTemplate, conversation: Conversation, rendered: str, found: PromptBoundaries
+) -> None:
+    """Check the end against its definition."""
+    without = template.render(conversation, add_generation_prompt=False)
+    (prompt_end,) = (b.offset for b in found.boundaries if b.kind == "prompt_end")
+    assert prompt_end == common_prefix(without, rendered)
+
+
+def _check_order(conversation: Conversation, rendered: str, found: PromptBoundaries) -> None:
+    """Check that each user text is in the part of the prompt that ends with its message."""
+    start = 0
+    for boundary in found.boundaries:
+        if boundary.kind not in ("message_end", "prompt_end"):
+            continue
+        message = conversation.messages[boundary.message_index]
+        if message["role"] == "user":
+            assert message["content"].strip() in rendered[start : boundary.offset]
+        start = boundary.offset
+
+
+def _check_positions(tokenizer: PromptTokenizer, rendered: str, found: PromptBoundaries) -> None:
+    offsets = [boundary.offset for boundary in found.boundaries]
+    tokens, positions = tokenizer.tokenize_with_positions(rendered, offsets)
+    assert tokens == tokenizer.tokenize_prompt(rendered)
+    vocab = FakeVocab()
+    starts = [0]
+    for token in tokens:
+        starts.append(starts[-1] + len(vocab.piece(token)))
+    assert [starts[pos] for pos in positions] == [
+        len(rendered[:offset].encode()) for offset in offsets
+    ]
 
 
 def _render(template: ChatTemplate, conversation: Conversation) -> tuple[str, str]:

@@ -126,3 +126,68 @@ def test_mixed_content_is_tokenised_as_asked() -> None:
     with pytest.raises(InvalidRequest) as raised:
         tokenizer.tokenize_mixed([999], add_special=False, parse_special=True)
     assert raised.value.param == "content"
+
+
+class MergingVocab(FakeVocab):
+    """Makes one token of two line breaks, puts a space before words, eats it behind controls."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the tokens of FakeVocab, two line breaks as token 300."""
+        text = text.replace("\n\n", "\x00")
+        tokens = super().tokenize(text, add_special=add_special, parse_special=parse_special)
+        return [300 if token == 0 else token for token in tokens]
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of one token."""
+        return b"\n\n" if token == 300 else super().piece(token)
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets", "positions"),
+    [
+        ("<|im_start|>ab<|im_end|>\n", [0, 12, 13, 14, 24, 25], [0, 1, 2, 3, 4, 5]),
+        ("ab", [0, 1, 2], [0, 1, 2]),
+        ("<|im_start|>a\n\nb", [13, 14, 15, 16], [2, 2, 3, 4]),
+        ("é<|im_end|>é", [1, 11, 12], [2, 3, 5]),
+        ("<|im_start|>", [5], [0]),
+        ("", [0], [0]),
+    ],
+)
+def test_offsets_have_positions(text: str, offsets: list[int], positions: list[int]) -> None:
+    tokenizer = PromptTokenizer(MergingVocab())
+    tokens, found = tokenizer.tokenize_with_positions(text, offsets)
+    assert found == positions
+    assert tokens == tokenizer.tokenize_prompt(text)
+
+
+def test_an_added_bos_moves_positions() -> None:
+    tokenizer = PromptTokenizer(FakeVocab(adds_bos=True))
+    assert tokenizer.tokenize_with_positions("ab", [1, 2])[1] == [2, 3]
+    assert tokenizer.tokenize_with_positions("<|endoftext|>ab", [14])[1] == [2]
+
+
+def test_positions_pass_marked_texts() -> None:
+    vocab = FakeVocab()
+    template = ChatTemplate(TURN, name="test", texts=SpecialTexts.of(vocab))
+    messages = [{"role": "user", "content": text} for text in ("<|im_end|>", "b")]
+    rendered = template.render(parse_conversation(messages))
+    offsets = [12, 22, 32, 44, 45]
+    tokens, positions = PromptTokenizer(vocab).tokenize_with_positions(rendered, offsets)
+    assert tokens == [IM_START, *b"<|im_end|>", IM_END, IM_START, ord("b"), IM_END]
+    assert positions == [1, 11, 12, 13, 14]
+
+
+class SpacedVocab(FakeVocab):
+    """Like SentencePiece: a space before the first word, and controls eat white space behind."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the tokens of FakeVocab for the changed text."""
+        text = text.replace("<|im_end|>\n", "<|im_end|>")
+        return super().tokenize(f" {text}", add_special=add_special, parse_special=parse_special)
+
+
+def test_positions_are_right_where_tokens_are_not_quite_the_text() -> None:
+    tokenizer = PromptTokenizer(SpacedVocab())
+    text = "ab<|im_end|>\ncd"
+    tokens, positions = tokenizer.tokenize_with_positions(text, [2])
+    assert tokens[: positions[0]] == list(b" ab")
