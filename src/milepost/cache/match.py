@@ -12,10 +12,11 @@ from typing import Literal
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.segment import SegmentPart, join_parts
 from milepost.cache.traits import CacheTraits
-from milepost.cache.tree import Path
+from milepost.cache.tree import Path, Tokens
 
 MAX_STORED = 8  # choices given to the engine; arbitrary, the first one nearly always wins
-MAX_REPLACED = 16  # tokens: a few words, for the reader of a report
+# Tokens, for a report that compares it with the prompt. Arbitrary: most conversations are shorter.
+MAX_REPLACED = 1 << 16
 
 # Why a position that was computed once cannot be restored.
 Missing = Literal[
@@ -50,7 +51,9 @@ class Match:
     stored: tuple[StoredState, ...]  # deepest first, at most MAX_STORED
     checkpoints: tuple[Checkpoint, ...]  # the same for states whose cells may only be live
     missing: Missing  # why nothing deeper than `stored[0]` can be restored
-    replaced: tuple[int, ...]  # first tokens of the latest history that went on otherwise
+    # How the latest history that parts from the prompt goes on, MAX_REPLACED tokens or more; views
+    # of the tree as it is now, which never changes the arrays of its edges.
+    replaced: tuple[Tokens, ...]
 
 
 def describe_match(path: Path, num_prompt_tokens: int, traits: CacheTraits) -> Match:
@@ -74,14 +77,15 @@ def _find_divergences(path: Path, num_prompt_tokens: int) -> tuple[int, ...]:
     return (*found, path.num_tokens) if parts_here else tuple(found)
 
 
-def _find_replaced(path: Path, num_prompt_tokens: int) -> tuple[int, ...]:
+def _find_replaced(path: Path, num_prompt_tokens: int) -> tuple[Tokens, ...]:
     if not path.nodes or path.num_tokens == num_prompt_tokens:
         return ()
     node = path.nodes[-1]
-    rest = node.tokens[path.num_tokens - node.start :]
-    if len(rest) == 0 and node.children:
-        rest = max(node.children.values(), key=lambda child: child.last_used).tokens
-    return tuple(rest[:MAX_REPLACED].tolist())
+    pieces = [node.tokens[path.num_tokens - node.start :]]
+    while node.children and node.end - path.num_tokens < MAX_REPLACED:
+        node = max(node.children.values(), key=lambda child: child.last_used)
+        pieces.append(node.tokens)
+    return tuple(piece for piece in pieces if len(piece))
 
 
 def _find_stored(

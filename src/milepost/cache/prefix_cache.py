@@ -64,6 +64,11 @@ class PrefixCache:
         """The bytes of all segments and checkpoints."""
         return self._segment_bytes + self._checkpoint_bytes
 
+    @property
+    def counters(self) -> Counters:
+        """The running totals; not a copy."""
+        return self._counters
+
     # --- asking --------------------------------------------------------------------------
 
     def match(self, prompt: Tokens, now_s: float) -> Match:
@@ -86,6 +91,10 @@ class PrefixCache:
     def saved_until(self, tokens: Tokens) -> int:
         """Return up to which position of a history the attention cells are stored."""
         return self._tree.find(_as_key(tokens)).saved_until
+
+    def known_until(self, tokens: Tokens) -> int:
+        """Return how much of a history was ever computed; unlike `match` this is no use of it."""
+        return self._tree.find(_as_key(tokens)).num_tokens
 
     def has_checkpoint(self, tokens: Tokens) -> bool:
         """Return whether a state is kept at the end of these tokens."""
@@ -118,7 +127,8 @@ class PrefixCache:
             part_start, part_end = max(node.start, saved), min(node.end, len(tokens))
             if part_start < part_end:
                 node.parts.append(SegmentPart(segment, part_start, part_end))
-                node.evicted = {pos for pos in node.evicted if pos > part_end}
+                if not self.traits.has_states:
+                    node.evicted = {pos for pos in node.evicted if pos > part_end}
         self._num_segments += 1
         self._segment_bytes += num_bytes
         self.evict(now_s)

@@ -127,8 +127,8 @@ class Admission:
         message = request.message
         request.prefill_started_s = self._clock()
         start = self._restorer.start(request.prompt, reuse=message.cache_prompt)
-        request.start = start
-        request.num_cached = start.slot.num_tokens
+        request.facts = start.facts
+        request.num_cached = start.facts.num_reused
         plan_request(request, self._memory, self._limits, start.match)
         for index, sampler in enumerate(samplers):
             slot = start.slot if index == 0 else self._restorer.start_empty()

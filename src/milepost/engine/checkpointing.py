@@ -8,8 +8,11 @@ since the last time is copied.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.engine.memory import Memory
@@ -18,6 +21,9 @@ from milepost.errors import StateRefused
 
 # A state of fewer tokens is not worth its bytes: computing them again takes one micro-batch.
 MIN_TOKENS = 32  # arbitrary
+# Ends of system prompts that are evicted last. More would crowd out the rest where a client puts
+# something new into each, such as the time. Arbitrary.
+MAX_PINNED = 4
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +34,7 @@ class Saved:
 
     num_bytes: int
     elapsed_s: float
+    num_checkpoints: int = 0  # 1: a state was copied
 
 
 class Checkpointer:
@@ -39,23 +46,36 @@ class Checkpointer:
         self._cache = memory.cache
         self._clock = clock
         self.num_saved_bytes = 0
+        self.num_checkpoints = 0
+        self._pinned: deque[np.ndarray] = deque()
         self.saved_s = 0.0
 
     def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
         """Keep the state of a slot as it is now; a state that is kept already is not copied."""
         started_s = self._clock()
-        num_bytes = 0
+        num_bytes = num_state_bytes = 0
         self._cache.note(slot.held, started_s)
         if self._traits.can_restore and slot.num_tokens >= MIN_TOKENS:
             try:
                 # The state first: cells that no state needs are the first to be evicted.
-                num_bytes = self._save_state(slot, kind) + self._save_segment(slot)
+                num_state_bytes = self._save_state(slot, kind)
+                num_bytes = num_state_bytes + self._save_segment(slot)
             except StateRefused as error:  # nothing was changed; the slot itself goes on
                 logger.warning("a checkpoint at %d was not kept: %s", slot.num_tokens, error)
-        saved = Saved(num_bytes, self._clock() - started_s)
+        if num_state_bytes and kind == "system_end":
+            self._pin(slot.held)
+        saved = Saved(num_bytes, self._clock() - started_s, int(num_state_bytes > 0))
         self.num_saved_bytes += saved.num_bytes
+        self.num_checkpoints += saved.num_checkpoints
         self.saved_s += saved.elapsed_s
         return saved
+
+    def _pin(self, tokens: np.ndarray) -> None:
+        """Let what every conversation begins with go last; the latest few of them only."""
+        if self._cache.pin(tokens, "system_end"):
+            self._pinned.append(tokens.copy())
+        if len(self._pinned) > MAX_PINNED:
+            self._cache.unpin(self._pinned.popleft())
 
     def _save_segment(self, slot: Slot) -> int:
         start = self._cache.saved_until(slot.held) if self._traits.has_segments else slot.num_tokens

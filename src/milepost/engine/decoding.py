@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from milepost.engine.reporting import Reporter
 from milepost.engine.sampling import NO_TOKEN, token_logprob
 from milepost.engine.sequence import Choice, Request
 from milepost.libllama import Context
-from milepost.protocol.messages import Delta, Finished, FinishReason, Message, Timings
+from milepost.protocol.messages import CacheReport, Delta, Finished, FinishReason, Message, Timings
 
 
 class Decoder:
     """Samples the next token of a choice and sends what it means."""
 
     def __init__(
-        self, context: Context, send: Callable[[Message], None], clock: Callable[[], float]
+        self,
+        context: Context,
+        reporter: Reporter,
+        send: Callable[[Message], None],
+        clock: Callable[[], float],
     ) -> None:
         self._context = context
         self._vocab = context.model.vocab
+        self._reporter = reporter
         self._send = send
         self._clock = clock
 
@@ -52,7 +58,8 @@ class Decoder:
         # Tokens that only spelled a stop string are as unsent as their text.
         if rest or (choice.unsent_tokens and reason != "stop_string"):
             self._send_delta(choice, rest)
-        self._send(finished_message(choice, reason, self._clock()))
+        report = self._reporter.report(choice.request) if choice.index == 0 else None
+        self._send(finished_message(choice, reason, self._clock(), report))
 
     def _note_token(self, choice: Choice, token: int, row: int) -> None:
         choice.unsent_tokens.append(token)
@@ -96,7 +103,9 @@ def cancelled_message(request: Request, index: int) -> Finished:
     )
 
 
-def finished_message(choice: Choice, reason: FinishReason, now_s: float) -> Finished:
+def finished_message(
+    choice: Choice, reason: FinishReason, now_s: float, report: CacheReport | None
+) -> Finished:
     """Return the last message of a choice."""
     request = choice.request
     prefill_end_s = request.prefill_ended_s or now_s
@@ -115,4 +124,5 @@ def finished_message(choice: Choice, reason: FinishReason, now_s: float) -> Fini
             predicted_n=choice.num_decoded,
             predicted_ms=decode_ms,
         ),
+        cache=report,
     )

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.config import EngineSettings
 from milepost.engine.admission import Admission
+from milepost.engine.cache_control import CacheControl
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.memory import Memory
 from milepost.engine.prefill_plan import placement_limits
+from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
 from milepost.engine.scheduler import BatchLimits, Share, Work, plan_batch
 from milepost.engine.sequence import Choice, Request, parse_tokens
@@ -29,9 +31,11 @@ from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCal
 from milepost.libllama import Batch
 from milepost.protocol.messages import (
     Cancel,
+    ChangeCache,
     Failed,
     FinishReason,
     Generate,
+    GetCache,
     GetStatus,
     PromptProgress,
     Shutdown,
@@ -64,7 +68,10 @@ class Loop:
         )
         self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
         self._limits = BatchLimits(context.num_batch_tokens, context.num_ubatch_tokens)
-        self._decoder = Decoder(context, connection.send, clock)
+        reporter = Reporter(context.model.vocab)
+        self._decoder = Decoder(context, reporter, connection.send, clock)
+        self._totals = Totals(self._statistics, reporter, self._checkpointer, memory.cache)
+        self._control = CacheControl(memory, self._slots, self._totals, clock)
         self._running: list[Choice] = []  # by age, oldest first; paused and forking ones included
         self._stopping = False
 
@@ -95,6 +102,10 @@ class Loop:
                 self._cancel(message.request_id)
             case GetStatus():
                 self._send_status(message.status_id)
+            case GetCache():
+                self._connection.send(self._control.summarise(message))
+            case ChangeCache():
+                self._connection.send(self._control.change(message))
             case Shutdown():
                 self._stopping = True
             case _:
@@ -127,7 +138,7 @@ class Loop:
     def _send_status(self, status_id: int) -> None:
         num_waiting = len(self._admission.waiting)
         self._connection.send(
-            describe_status(status_id, self._slots, self._running, num_waiting, self._statistics)
+            describe_status(status_id, self._slots, self._running, num_waiting, self._totals)
         )
 
     def _admit(self) -> None:
@@ -236,6 +247,7 @@ class Loop:
                 continue
             end = self._context.pos_max(slot.seq_id) + 1
             self._statistics.num_prefilled_tokens += end - slot.num_tokens
+            choice.request.note_computed(slot.num_tokens, end)
             self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
 
     def _go_back(self, slot: Slot) -> None:
@@ -263,6 +275,7 @@ class Loop:
             row += share.num_tokens
             slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
             end = slot.num_tokens + share.num_tokens
+            choice.request.note_computed(slot.num_tokens, end)
             self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
             if choice.request.is_prefilling:
                 self._note_progress(choice.request, slot)
@@ -276,7 +289,7 @@ class Loop:
     def _note_progress(self, request: Request, slot: Slot) -> None:
         """Keep the state where the plan says so, and tell the client how far the prefill is."""
         if kind := request.checkpoints.pop(slot.num_tokens, None):
-            self._checkpointer.save(slot, kind)
+            request.num_checkpoints += self._checkpointer.save(slot, kind).num_checkpoints
         self._send_progress(request)
 
     def _end_prefill(self, first: Choice) -> list[Choice]:
@@ -306,7 +319,10 @@ class Loop:
         self._decoder.finish(choice, reason)
         self._connection.flush()  # the client need not wait for the copy
         kind: CheckpointKind = "cancelled" if reason == "cancelled" else "reply_end"
-        self._checkpointer.save(self._slots[choice.slot_id], kind)
+        slot = self._slots[choice.slot_id]
+        self._checkpointer.save(slot, kind)
+        if choice.index == 0:
+            self._control.note_request(choice.request.request_id, slot.held)
         self._end(choice)
 
     def _end(self, choice: Choice) -> None:

@@ -10,6 +10,7 @@ Each is tried in the order of its estimated cost; one that fails is a miss, and 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.match import Match, StoredState
 from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
+from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.memory import Memory
 from milepost.engine.slots import Slot, SlotTable, choose_target, common_prefix
 from milepost.engine.statistics import Statistics
@@ -51,10 +53,7 @@ class Start:
 
     slot: Slot
     match: Match
-    source: RestoreKind
-    num_bytes: int
-    elapsed_s: float
-    num_failed: int  # options that were tried in vain
+    facts: PrefixFacts
 
 
 class Restorer:
@@ -87,7 +86,7 @@ class Restorer:
         options = self._options(prompt, match) if reuse else []
         num_failed = 0
         while True:
-            option = self._choose(options, len(prompt))
+            option, num_refused = self._choose(options, len(prompt))
             slot = choose_target(self._slots.slots, option.slot, option.pos)
             if self._apply(option, slot, prompt):
                 break
@@ -97,7 +96,16 @@ class Restorer:
         self._slots.occupy(slot)
         elapsed_s = self._clock() - started_s
         self._statistics.note_restore(option.num_bytes, elapsed_s)
-        return Start(slot, match, option.source, option.num_bytes, elapsed_s, num_failed)
+        facts = dataclasses.replace(
+            PrefixFacts.of_match(match, is_reuse_wanted=reuse),
+            num_reused=slot.num_tokens,
+            source=option.source,
+            num_bytes=option.num_bytes,
+            restore_s=elapsed_s,
+            num_failed=num_failed,
+            num_refused=num_refused,
+        )
+        return Start(slot, match, facts)
 
     def start_empty(self) -> Slot:
         """Occupy the least recently used idle slot and clear it."""
@@ -139,8 +147,11 @@ class Restorer:
                 return [Option("live_state", checkpoint.pos, size, slot, checkpoint=checkpoint)]
         return []
 
-    def _choose(self, options: list[Option], num_prompt_tokens: int) -> Option:
-        """Return the option with the least estimated time until the prompt is computed."""
+    def _choose(self, options: list[Option], num_prompt_tokens: int) -> tuple[Option, int]:
+        """Return the option with the least estimated time until the prompt is computed.
+
+        The second value is the number of options that reach further, but would take longer.
+        """
         sources = [
             RestoreSource(
                 "ram" if option.num_bytes else "live",
@@ -154,8 +165,10 @@ class Restorer:
         rates = RestoreRates(
             self._statistics.estimated_prefill_tokens_per_s, self._statistics.restore_bytes_per_s
         )
-        chosen = choose_restore(sources, rates, num_prompt_tokens).source
-        return options[chosen.index] if chosen.kind != "zero" else FROM_START
+        choice = choose_restore(sources, rates, num_prompt_tokens)
+        chosen = choice.source
+        option = options[chosen.index] if chosen.kind != "zero" else FROM_START
+        return option, len(choice.refused)
 
     # --- carrying out --------------------------------------------------------------------
 

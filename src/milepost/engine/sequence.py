@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
+from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.detokenizer import Detokenizer
-from milepost.engine.restoring import Start
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher
 from milepost.errors import InvalidRequest
@@ -72,8 +72,11 @@ class Request:
     prompt: np.ndarray  # int32 of shape (num_prompt_tokens,)
     received_s: float
     choices: list[Choice] = field(default_factory=list)
-    start: Start | None = None  # how its slot was made ready
+    facts: PrefixFacts | None = None  # what was known when it began
     num_cached: int = 0  # prompt tokens that were not computed again
+    num_prefilled: int = 0  # prompt tokens that were, counted for each time
+    num_chunks: int = 0  # batches that held some of them
+    num_checkpoints: int = 0  # states kept on the way
     cuts: list[int] = field(default_factory=list)  # ascending positions where a batch must end
     checkpoints: dict[int, CheckpointKind] = field(default_factory=dict)  # by position, to come
     prefill_started_s: float = 0.0
@@ -88,6 +91,13 @@ class Request:
         """Return where a batch that begins at `pos` and would reach `end` must end."""
         index = bisect_right(self.cuts, pos)
         return min(self.cuts[index], end) if index < len(self.cuts) else end
+
+    def note_computed(self, start: int, end: int) -> None:
+        """Count the part of [start, end) that belongs to the prompt."""
+        num_tokens = min(end, len(self.prompt)) - start
+        if num_tokens > 0:
+            self.num_prefilled += num_tokens
+            self.num_chunks += 1
 
     def add_checkpoint(self, pos: int, kind: CheckpointKind) -> None:
         """Let the prefill stop at one more position, to keep the state there."""

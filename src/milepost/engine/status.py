@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from milepost.engine.reporting import Totals
 from milepost.engine.sequence import Choice
 from milepost.engine.slots import Slot, SlotTable
-from milepost.engine.statistics import Statistics
 from milepost.protocol.messages import SlotState, SlotStatus, Status
 
 
@@ -15,7 +15,7 @@ def describe_status(
     slots: SlotTable,
     running: Sequence[Choice],
     num_waiting: int,
-    statistics: Statistics,
+    totals: Totals,
 ) -> Status:
     """Return the answer to a `GetStatus`."""
     by_slot = {choice.slot_id: choice for choice in running}
@@ -23,7 +23,8 @@ def describe_status(
         status_id=status_id,
         slots=tuple(describe_slot(slot, by_slot.get(slot.slot_id)) for slot in slots.slots),
         num_waiting=num_waiting,
-        counters=statistics.counters(),
+        counters=totals.counters(),
+        num_cache_bytes=totals.cache.num_bytes,
     )
 
 

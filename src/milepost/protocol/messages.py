@@ -2,10 +2,10 @@
 
 Every message is a tagged msgspec Struct: its class name stands under the key `type`. The engine's
 first message is `Hello`; the front end answers with `Load`; then come `LoadProgress` and one
-`Ready` or `LoadFailed`. After that the front end sends `Generate`, `Cancel` and `GetStatus` as it
-likes. A `Generate` is answered by any number of `PromptProgress` and `Delta` and then, for each
-choice, one `Finished`; or by one `Failed`, which ends all of its choices. The end of the stream
-means that the other side is gone.
+`Ready` or `LoadFailed`. After that the front end sends `Generate`, `Cancel`, `GetStatus`,
+`GetCache` and `ChangeCache` as it likes. A `Generate` is answered by any number of `PromptProgress`
+and `Delta` and then, for each choice, one `Finished`; or by one `Failed`, which ends all of its
+choices. The end of the stream means that the other side is gone.
 """
 
 from __future__ import annotations
@@ -16,13 +16,36 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 2  # counts up with every change of a message
+PROTOCOL_VERSION = 3  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
 RestoreKind = Literal["none", "live", "live_state", "ram"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
+CacheAction = Literal["clear", "pin", "drop"]
+# What most of a prefill is put down to: an interpretation of the facts in a `CacheReport`, made
+# from tokens and boundaries only (docs/cache-report.md).
+CacheReason = Literal[
+    "first_request",  # nothing of the prompt was known
+    "extended",  # it goes on where what is known ends
+    # the prompt parts from what is known
+    "edited_message",
+    "stripped_reasoning",
+    "changed_system",
+    "changed_tools",
+    "pruned_history",
+    "compacted",
+    "branch",
+    # what is known could not be reused
+    "evicted",
+    "no_checkpoint_at",
+    "not_saved",
+    "window_lost",
+    "restore_refused_slower",
+    "restore_failed",
+    "cache_off",  # the request asked for it
+]
 
 
 # --- front end -> engine -----------------------------------------------------------------
@@ -59,6 +82,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     special: bool = False  # render control tokens in the text
     boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
     keeps_prompt_end: bool = False  # later requests may leave the prompt behind "prompt_end"
+    has_new_tools: bool = False  # its system messages were last seen with other tools
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -71,6 +95,24 @@ class GetStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaul
     """Ask for a `Status` with the same id."""
 
     status_id: int
+
+
+class GetCache(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Ask for a `CacheSummary` with the same id."""
+
+    query_id: int
+    max_nodes: int = 256
+
+
+class ChangeCache(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Forget everything, or pin or drop the conversation of one request.
+
+    Answered by a `CacheChanged` with the same id.
+    """
+
+    query_id: int
+    action: CacheAction
+    request_id: int = -1  # of an earlier `Generate`; not for "clear"
 
 
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -166,6 +208,34 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_ms: float
 
 
+class Divergence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a prompt parts from the latest history that it shares a prefix with."""
+
+    pos: int  # the first token that differs
+    message_index: int = -1  # of the message that it lies in; -1: unknown
+    role: str = ""
+    prompt_words: str = ""  # how the prompt goes on
+    known_words: str = ""  # how the history goes on
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a prompt: facts, and `reason`, which is read out of them."""
+
+    source: RestoreKind = "none"  # of the reused tokens
+    num_reused: int = 0  # prompt tokens; the same as `Timings.cache_n`
+    num_restored_bytes: int = 0  # copied for that
+    restore_ms: float = 0.0
+    num_prefilled: int = 0  # prompt tokens that were computed, again ones after a pause included
+    num_prefill_chunks: int = 0  # batches that held a part of the prompt
+    num_checkpoints: int = 0  # states kept on the way, without that of the end
+    num_known: int = 0  # prompt tokens that an earlier request had computed
+    num_prefilled_twice: int = 0  # of these, not reused; the last token of a prompt never is
+    num_failed_restores: int = 0
+    num_refused_sources: int = 0  # would have reused more, but slower than computing it
+    divergence: Divergence | None = None  # None: all that is known is as in the prompt
+    reason: CacheReason = "first_request"
+
+
 class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """The end of one choice."""
 
@@ -175,6 +245,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     stop_string: str = ""  # the one that was found, with reason "stop_string"
     num_prompt_tokens: int
     timings: Timings
+    cache: CacheReport | None = None  # of choice 0, which computes the prompt for all
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -207,6 +278,16 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     num_decode_calls: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    num_prefilled_twice_tokens: int = 0  # known already, but computed again
+    num_live_restores: int = 0  # prompts that went on from a slot as it was
+    num_live_state_restores: int = 0  # the same, with a state from the cache
+    num_ram_restores: int = 0
+    num_failed_restores: int = 0
+    num_restored_bytes: int = 0
+    num_checkpoints: int = 0  # states that were kept
+    num_saved_bytes: int = 0  # of states and segments
+    num_evicted_checkpoints: int = 0
+    num_evicted_segments: int = 0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -216,10 +297,61 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     slots: tuple[SlotStatus, ...]
     num_waiting: int  # requests without a slot
     counters: Counters
+    num_cache_bytes: int = 0  # held in RAM
 
 
-ToEngine = Load | Generate | Cancel | GetStatus | Shutdown
+class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One edge of the prefix tree: tokens [start, end) of the histories that go through it."""
+
+    parent: int  # index in the summary, -1: the root
+    start: int
+    end: int
+    saved_until: int  # attention cells are stored for [start, saved_until)
+    checkpoints: tuple[tuple[int, str], ...]  # position and kind
+    num_bytes: int
+    num_children: int
+    num_hits: int  # prompts that went through it
+    idle_s: float  # since it was last used
+    pins: tuple[int, ...]  # positions
+
+
+class CacheSummary(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answer to `GetCache`: sizes now, and the most recently used part of the tree."""
+
+    query_id: int
+    nodes: tuple[CacheNode, ...]  # parents first
+    num_nodes: int  # of the whole tree
+    num_tree_tokens: int
+    num_segments: int
+    num_checkpoints: int
+    tree_bytes: int
+    segment_bytes: int
+    checkpoint_bytes: int
+    budget_bytes: int  # of segments and checkpoints
+    num_live_tokens: int  # held in the context, those that slots share counted for each
+    counters: Counters
+
+
+class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answer to `ChangeCache`."""
+
+    query_id: int
+    found: bool = True  # False: the request is not known (any more)
+    freed_bytes: int = 0
+
+
+ToEngine = Load | Generate | Cancel | GetStatus | GetCache | ChangeCache | Shutdown
 FromEngine = (
-    Hello | LoadProgress | Ready | LoadFailed | PromptProgress | Delta | Finished | Failed | Status
+    Hello
+    | LoadProgress
+    | Ready
+    | LoadFailed
+    | PromptProgress
+    | Delta
+    | Finished
+    | Failed
+    | Status
+    | CacheSummary
+    | CacheChanged
 )
 Message = ToEngine | FromEngine

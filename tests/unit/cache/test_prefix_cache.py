@@ -100,6 +100,17 @@ def test_what_had_to_make_room_is_named() -> None:
     assert (match.num_known, match.stored, match.missing) == (100, (), "evicted")
 
 
+def test_cells_that_had_to_make_room_are_named() -> None:
+    cache = make_cache("full", CacheLimits(budget_bytes=200))
+    cache.add_segment(FIRST, 0, b"a" * 150, 0.0)
+    other = tokens((9, 150))
+    cache.match(other, 1.0)
+    cache.add_segment(other, 0, b"b" * 150, 1.0)
+    assert cache.match(FIRST, 2.0).missing == "evicted"
+    cache.add_segment(FIRST[:120], 0, b"a" * 50, 2.0)
+    cache.check_invariants()
+
+
 def test_places_where_histories_part_are_reported_with_the_prompts_own() -> None:
     cache = make_cache()
     cache.note(tokens(SYSTEM, (2, 50), (4, 50)), 0.0)
@@ -109,14 +120,37 @@ def test_places_where_histories_part_are_reported_with_the_prompts_own() -> None
     assert match.num_known == 150
 
 
-def test_what_a_prompt_replaces_is_shown_by_its_first_tokens() -> None:
+def test_what_a_prompt_replaces_is_the_latest_history_behind_a_divergence() -> None:
     cache = make_cache()
     cache.note(tokens(SYSTEM, (2, 5)), 0.0)
-    assert cache.match(SECOND, 1.0).replaced == (2, 2, 2, 2, 2)
-    cache.match(SECOND, 2.0)
+    assert replaced(cache, SECOND) == [2] * 5
     cache.note(SECOND, 2.0)
-    assert cache.match(tokens(SYSTEM, (4, 5)), 3.0).replaced == (3,) * 16
-    assert cache.match(tokens(SYSTEM, (3, 60)), 4.0).replaced == ()
+    cache.note(tokens(SYSTEM, (3, 10), (5, 3)), 3.0)
+    assert replaced(cache, tokens(SYSTEM, (4, 5))) == [3] * 10 + [5] * 3
+    assert replaced(cache, tokens(SYSTEM, (3, 50), (4, 1))) == []
+    assert replaced(cache, tokens((9, 5))) == []
+
+
+def replaced(cache: PrefixCache, prompt: np.ndarray) -> list[int]:
+    pieces = cache.match(prompt, 9.0).replaced
+    return [int(token) for piece in pieces for token in piece]
+
+
+def test_what_was_replaced_does_not_change_with_the_tree() -> None:
+    cache = make_cache()
+    cache.note(FIRST, 0.0)
+    match = cache.match(SECOND, 1.0)
+    cache.note(SECOND, 1.0)
+    cache.note(tokens(SYSTEM, (2, 20), (7, 3)), 2.0)
+    cache.clear()
+    assert np.concatenate(match.replaced).tolist() == [2] * 50
+
+
+def test_how_much_is_known_is_told_without_a_use() -> None:
+    cache = make_cache()
+    cache.note(FIRST, 0.0)
+    assert (cache.known_until(SECOND), cache.known_until(FIRST[:7])) == (100, 7)
+    assert cache.statistics().counters.num_misses == 0
 
 
 def test_a_prompt_that_goes_on_from_a_history_parts_nowhere() -> None:
@@ -136,8 +170,13 @@ def test_media_positions_are_keys_like_any_other() -> None:
 def test_states_at_one_place_replace_each_other() -> None:
     cache = make_cache("recurrent")
     cache.add_checkpoint(FIRST, b"old", "chunk", 0.0)
+    (state,) = cache.match(tokens(SYSTEM, (2, 60)), 1.0).stored
+    cache.note_restored(state, 1.0)
     cache.add_checkpoint(FIRST, b"newer", "reply_end", 1.0)
     cache.check_invariants()
+    (state,) = cache.match(tokens(SYSTEM, (2, 60)), 2.0).stored
+    assert state.checkpoint is not None
+    assert (state.checkpoint.kind, state.checkpoint.num_hits) == ("reply_end", 1)
     assert cache.has_checkpoint(FIRST)
     assert cache.statistics().checkpoint_bytes == 5
 
@@ -199,6 +238,16 @@ def test_a_pinned_state_goes_last() -> None:
         cache.match(tokens((token, 100)), 1.0)
         cache.add_checkpoint(tokens((token, 100)), b"s" * 40, "reply_end", 1.0)
     assert not cache.has_checkpoint(FIRST)
+
+
+def test_a_pin_stays_where_it_is_when_branches_come_and_go() -> None:
+    cache = make_cache()
+    cache.note(FIRST, 0.0)
+    cache.pin(FIRST[:80], "user")
+    cache.note(SECOND, 1.0)
+    cache.drop(SECOND)
+    cache.check_invariants()
+    assert cache.unpin(FIRST[:80])
 
 
 def test_only_known_positions_can_be_pinned() -> None:

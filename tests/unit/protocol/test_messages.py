@@ -10,13 +10,21 @@ import pytest
 
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
 from milepost.protocol.messages import (
+    Boundary,
+    CacheChanged,
+    CacheNode,
+    CacheReport,
+    CacheSummary,
     Cancel,
+    ChangeCache,
     Counters,
     Delta,
+    Divergence,
     Failed,
     Finished,
     FromEngine,
     Generate,
+    GetCache,
     GetStatus,
     Hello,
     Load,
@@ -56,9 +64,14 @@ TO_ENGINE: tuple[ToEngine, ...] = (
         cache_prompt=False,
         wants_progress=True,
         special=True,
+        boundaries=(Boundary(1, "message_end", 0, "user"),),
+        keeps_prompt_end=True,
+        has_new_tools=True,
     ),
     Cancel(request_id=1),
     GetStatus(status_id=4),
+    GetCache(query_id=5, max_nodes=3),
+    ChangeCache(query_id=6, action="pin", request_id=7),
     Shutdown(),
 )
 FROM_ENGINE: tuple[FromEngine, ...] = (
@@ -99,6 +112,23 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         stop_string="###",
         num_prompt_tokens=3,
         timings=Timings(cache_n=1, prompt_n=2, prompt_ms=3.5, predicted_n=4, predicted_ms=5.5),
+        cache=CacheReport(
+            source="ram",
+            num_reused=1,
+            num_restored_bytes=2**40,
+            restore_ms=0.5,
+            num_prefilled=2,
+            num_prefill_chunks=3,
+            num_checkpoints=4,
+            num_known=2,
+            num_prefilled_twice=1,
+            num_failed_restores=1,
+            num_refused_sources=1,
+            divergence=Divergence(
+                pos=2, message_index=1, role="user", prompt_words="é", known_words="\ufffd"
+            ),
+            reason="window_lost",
+        ),
     ),
     Failed(request_id=1, kind="InvalidRequest", message="no"),
     Status(
@@ -116,6 +146,34 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         num_waiting=1,
         counters=Counters(num_requests=5, prefill_s=0.5),
     ),
+    CacheSummary(
+        query_id=1,
+        nodes=(
+            CacheNode(
+                parent=-1,
+                start=0,
+                end=9,
+                saved_until=8,
+                checkpoints=((7, "chunk"),),
+                num_bytes=6,
+                num_children=5,
+                num_hits=4,
+                idle_s=0.5,
+                pins=(7,),
+            ),
+        ),
+        num_nodes=2,
+        num_tree_tokens=3,
+        num_segments=4,
+        num_checkpoints=5,
+        tree_bytes=6,
+        segment_bytes=7,
+        checkpoint_bytes=8,
+        budget_bytes=2**60,
+        num_live_tokens=9,
+        counters=Counters(num_ram_restores=1),
+    ),
+    CacheChanged(query_id=1, found=False, freed_bytes=2**40),
 )
 
 

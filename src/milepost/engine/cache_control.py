@@ -1,0 +1,112 @@
+"""What the front end may ask of the prefix cache, and do to it, between two batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from milepost.engine.cache_report import Tokens
+from milepost.engine.memory import Memory
+from milepost.engine.reporting import Totals
+from milepost.engine.slots import SlotTable, common_prefix
+from milepost.protocol.messages import (
+    CacheChanged,
+    CacheNode,
+    CacheSummary,
+    ChangeCache,
+    GetCache,
+)
+
+# How long a request can be named for a pin or drop: the front end lists as many.
+MAX_REQUESTS = 256
+MAX_REQUEST_TOKENS = 1 << 22  # of all of them: 16 MiB; arbitrary
+MAX_SUMMARY_NODES = 1024  # 100 KB on the wire; arbitrary
+
+logger = logging.getLogger(__name__)
+
+
+class CacheControl:
+    """Owns the tokens of the last requests, by the front end's number for them."""
+
+    def __init__(
+        self, memory: Memory, slots: SlotTable, totals: Totals, clock: Callable[[], float]
+    ) -> None:
+        self._cache = memory.cache
+        self._slots = slots
+        self._totals = totals
+        self._clock = clock
+        self._requests: dict[int, Tokens] = {}  # the latest last
+        self._num_tokens = 0
+
+    def note_request(self, request_id: int, tokens: Tokens) -> None:
+        """Remember what a request left behind; the tokens are copied."""
+        self._requests[request_id] = np.array(tokens, np.int32)
+        self._num_tokens += len(tokens)
+        while len(self._requests) > MAX_REQUESTS or self._num_tokens > MAX_REQUEST_TOKENS:
+            self._num_tokens -= len(self._requests.pop(next(iter(self._requests))))
+
+    def summarise(self, message: GetCache) -> CacheSummary:
+        """Return the sizes, and the most recently used part of the tree."""
+        sizes = self._cache.statistics()
+        max_nodes = max(0, min(message.max_nodes, MAX_SUMMARY_NODES))
+        return CacheSummary(
+            query_id=message.query_id,
+            nodes=tuple(
+                CacheNode(
+                    parent=node.parent,
+                    start=node.start,
+                    end=node.end,
+                    saved_until=node.saved_until,
+                    checkpoints=node.checkpoints,
+                    num_bytes=node.num_bytes,
+                    num_children=node.num_children,
+                    num_hits=node.num_hits,
+                    idle_s=node.idle_s,
+                    pins=node.pins,
+                )
+                for node in self._cache.summary(self._clock(), max_nodes).nodes
+            ),
+            num_nodes=sizes.num_nodes,
+            num_tree_tokens=sizes.num_tokens,
+            num_segments=sizes.num_segments,
+            num_checkpoints=sizes.num_checkpoints,
+            tree_bytes=sizes.token_bytes,
+            segment_bytes=sizes.segment_bytes,
+            checkpoint_bytes=sizes.checkpoint_bytes,
+            budget_bytes=sizes.budget_bytes,
+            num_live_tokens=sum(slot.num_tokens for slot in self._slots.slots),
+            counters=self._totals.counters(),
+        )
+
+    def change(self, message: ChangeCache) -> CacheChanged:
+        """Carry out a change; what runs goes on, and is written when it ends."""
+        if message.action == "clear":
+            return CacheChanged(query_id=message.query_id, freed_bytes=self._clear())
+        tokens = self._requests.get(message.request_id)
+        if tokens is None:
+            return CacheChanged(query_id=message.query_id, found=False)
+        if message.action == "pin":
+            found = self._cache.pin(tokens, "client")
+            return CacheChanged(query_id=message.query_id, found=found)
+        return CacheChanged(query_id=message.query_id, freed_bytes=self._drop(message.request_id))
+
+    def _clear(self) -> int:
+        self._requests.clear()
+        self._num_tokens = 0
+        for slot in self._slots.idle:
+            self._slots.clear(slot)
+        freed_bytes = self._cache.clear()
+        logger.info("the prefix cache was cleared: %d bytes", freed_bytes)
+        return freed_bytes
+
+    def _drop(self, request_id: int) -> int:
+        tokens = self._requests.pop(request_id)
+        self._num_tokens -= len(tokens)
+        freed_bytes = self._cache.drop(tokens)
+        num_left = self._cache.known_until(tokens)  # other conversations share it
+        for slot in self._slots.idle:
+            if common_prefix(slot.held, tokens) > num_left:
+                self._slots.clear(slot)
+        return freed_bytes

@@ -1,0 +1,115 @@
+"""Makes the cache report of each request, and adds them up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from milepost.cache.prefix_cache import PrefixCache
+from milepost.engine.cache_report import (
+    PrefixFacts,
+    Tokens,
+    choose_reason,
+    count_twice,
+    find_message,
+    is_diverging,
+)
+from milepost.engine.checkpointing import Checkpointer
+from milepost.engine.sequence import Request
+from milepost.engine.statistics import Statistics
+from milepost.libllama import Vocab
+from milepost.protocol.messages import CacheReport, Counters, Divergence
+
+MAX_WORDS_CHARS = 40
+MAX_WORDS_TOKENS = 48  # most tokens have a character or more
+
+
+class Reporter:
+    """Keeps the totals over the reports that it made."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        self.num_twice_tokens = 0
+        self.num_live = 0
+        self.num_live_state = 0
+        self.num_ram = 0
+        self.num_failed = 0
+        self.num_bytes = 0
+
+    def report(self, request: Request) -> CacheReport:
+        """Return the report of a request that has begun, and count it; once per request."""
+        facts, prompt = request.facts, request.prompt
+        assert facts is not None, "only what has begun ends"
+        num_twice = count_twice(facts, len(prompt))
+        self._count(facts, num_twice)
+        return CacheReport(
+            source=facts.source,
+            num_reused=facts.num_reused,
+            num_restored_bytes=facts.num_bytes,
+            restore_ms=1000 * facts.restore_s,
+            num_prefilled=request.num_prefilled,
+            num_prefill_chunks=request.num_chunks,
+            num_checkpoints=request.num_checkpoints,
+            num_known=facts.num_known,
+            num_prefilled_twice=num_twice,
+            num_failed_restores=facts.num_failed,
+            num_refused_sources=facts.num_refused,
+            divergence=self._describe_divergence(request, facts),
+            reason=choose_reason(request.message, prompt, facts),
+        )
+
+    def _count(self, facts: PrefixFacts, num_twice: int) -> None:
+        self.num_twice_tokens += num_twice
+        self.num_live += facts.source == "live"
+        self.num_live_state += facts.source == "live_state"
+        self.num_ram += facts.source == "ram"
+        self.num_failed += facts.num_failed
+        self.num_bytes += facts.num_bytes
+
+    def _describe_divergence(self, request: Request, facts: PrefixFacts) -> Divergence | None:
+        if not is_diverging(facts):
+            return None
+        pos = facts.num_known
+        message = find_message(request.message.boundaries, pos)
+        return Divergence(
+            pos=pos,
+            message_index=message.message_index if message else -1,
+            role=message.role if message else "",
+            prompt_words=self._words(request.prompt[pos : pos + MAX_WORDS_TOKENS]),
+            known_words=self._words(
+                np.concatenate([piece[:MAX_WORDS_TOKENS] for piece in facts.replaced])
+            ),
+        )
+
+    def _words(self, tokens: Tokens) -> str:
+        text = self._vocab.detokenize(tokens[:MAX_WORDS_TOKENS].tolist(), special=True)
+        return text[:MAX_WORDS_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All who count something."""
+
+    statistics: Statistics
+    reporter: Reporter
+    checkpointer: Checkpointer
+    cache: PrefixCache
+
+    def counters(self) -> Counters:
+        """Return the totals as they go over the wire."""
+        reporter, evictions = self.reporter, self.cache.counters
+        return msgspec.structs.replace(
+            self.statistics.counters(),
+            num_prefilled_twice_tokens=reporter.num_twice_tokens,
+            num_live_restores=reporter.num_live,
+            num_live_state_restores=reporter.num_live_state,
+            num_ram_restores=reporter.num_ram,
+            num_failed_restores=reporter.num_failed,
+            num_restored_bytes=reporter.num_bytes,
+            num_checkpoints=self.checkpointer.num_checkpoints,
+            num_saved_bytes=self.checkpointer.num_saved_bytes,
+            num_evicted_checkpoints=evictions.num_evicted_checkpoints,
+            num_evicted_segments=evictions.num_evicted_segments,
+        )
