@@ -69,7 +69,7 @@ class SegmentRecord(Generic[SegmentKey]):
     key: SegmentKey
     num_bytes: int
     above: int  # index of the segment that ends where it starts, -1: none
-    worth: float  # of itself; 0 where nobody can go on without a checkpoint
+    worth: float  # of itself; next to nothing where a state is needed to go on
     is_pinned: bool = False
 
 

@@ -17,7 +17,7 @@ def check_tree(tree: Tree, traits: CacheTraits) -> tuple[int, int, int, int]:
     for node in nodes:
         _check_edge(node)
         _check_parts(node)
-        _check_positions(node)
+        _check_positions(node, traits)
         assert traits.has_segments or not node.parts
         assert traits.has_states or not node.checkpoints
         segments.update(part.segment for part in node.parts)
@@ -55,7 +55,9 @@ def _check_parts(node: Node) -> None:
     assert not node.parts or parent.saved_until == parent.end, "no gap before a stored cell"
 
 
-def _check_positions(node: Node) -> None:
+def _check_positions(node: Node, traits: CacheTraits) -> None:
     positions = [checkpoint.pos for checkpoint in node.checkpoints]
     assert positions == sorted(set(positions))
+    assert not node.evicted & set(positions)
+    assert traits.has_states or all(pos > node.saved_until for pos in node.evicted)
     assert all(node.start < pos <= node.end for pos in (*positions, *node.pins, *node.evicted))

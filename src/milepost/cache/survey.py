@@ -29,6 +29,9 @@ from milepost.cache.segment import Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Path, Tree
 
+# Cells are of no use without a state, where one is needed. Not zero: the older ones go first.
+WITHOUT_STATE = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class HeldCheckpoint:
@@ -120,10 +123,9 @@ class _Survey:
         return len(self.segments) - 1
 
     def _own_worth(self, node: Node, part: SegmentPart) -> float:
-        if self.traits.has_states:
-            return 0.0
         num_tokens = part.segment.end - part.start
-        return num_tokens * self.tips.expected_returns(node, [part.start])[0]
+        worth = num_tokens * self.tips.expected_returns(node, [part.start])[0]
+        return worth * WITHOUT_STATE if self.traits.has_states else worth
 
 
 def survey(tree: Tree, traits: CacheTraits, now: Moment) -> Holdings[HeldCheckpoint, HeldSegment]:

@@ -108,6 +108,13 @@ def test_the_place_of_a_removed_state_falls_to_the_shallower_one() -> None:
     assert len(evict_checkpoints(records, 1)) == 1
 
 
+def test_who_used_a_removed_state_uses_the_shallower_one() -> None:
+    records = make_path(1001, 1000, 1001)
+    records[0] = dataclasses.replace(records[0], hits=0.02)  # worth 24 tokens beside the other
+    other = [dataclasses.replace(make_path(50, 50)[0], returns=2.0)]  # worth 100
+    assert evict_checkpoints(join(records, other), 200) == [1001, 50]
+
+
 def test_segments_go_from_the_end_of_a_conversation() -> None:
     plan = plan_eviction(Holdings((), make_segments(1.0, 2.0, 3.0)), 200)
     assert plan.segments == ["c", "b"]
@@ -125,6 +132,13 @@ def test_a_segment_takes_along_the_states_that_need_it() -> None:
     kept_alive = [dataclasses.replace(r, num_bytes=1, hits=9.0) for r in records]
     plan = plan_eviction(Holdings(kept_alive, make_segments(0.0, 0.0)), 101)
     assert (plan.checkpoints, plan.segments) == ([200], ["b"])
+
+
+def test_a_segment_is_worth_what_its_states_are() -> None:
+    records = join(make_path(900, 900), make_path(901, 901, rate=0.1))
+    records = [dataclasses.replace(r, num_bytes=1, segment=i) for i, r in enumerate(records)]
+    plan = plan_eviction(Holdings(records, make_segments(0.0, 0.0, above=(-1, -1))), 101)
+    assert (plan.checkpoints, plan.segments) == ([901], ["b"])
 
 
 def test_cells_that_no_state_needs_go_first() -> None:

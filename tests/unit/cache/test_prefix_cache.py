@@ -100,6 +100,14 @@ def test_what_had_to_make_room_is_named() -> None:
     assert (match.num_known, match.stored, match.missing) == (100, (), "evicted")
 
 
+def test_a_lost_state_stays_lost_when_its_cells_are_stored() -> None:
+    cache = make_cache("hybrid", CacheLimits(budget_bytes=1000, max_checkpoints=1))
+    cache.add_checkpoint(FIRST[:100], b"s", "message_end", 0.0)
+    cache.add_checkpoint(FIRST, b"s", "reply_end", 0.0)
+    cache.add_segment(FIRST, 0, b"a" * 150, 0.0)
+    assert cache.match(SECOND, 1.0).missing == "evicted"
+
+
 def test_cells_that_had_to_make_room_are_named() -> None:
     cache = make_cache("full", CacheLimits(budget_bytes=200))
     cache.add_segment(FIRST, 0, b"a" * 150, 0.0)
