@@ -17,7 +17,7 @@ CacheKind = Literal["full", "window", "recurrent", "hybrid"]
 
 # A token costs 4 bytes in the tree: 128 MiB. Arbitrary; about 1,200 conversations of 30k tokens.
 DEFAULT_MAX_TREE_TOKENS = 1 << 25
-# Weighing what is stored looks at every node: 4 ms for so many that hold nothing.
+# Weighing what is stored looks at every node: about 8 ms for so many that hold nothing (measured).
 DEFAULT_MAX_TREE_NODES = 1 << 12
 
 
