@@ -65,6 +65,7 @@ class FakeGeneration:
 
     steps: Sequence[Step]
     was_left: bool = False
+    request_id: int = 1
 
     async def __aenter__(self) -> FakeGeneration:
         return self

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
+from milepost.api.cache_control import build_cache_router
 from milepost.api.error_responses import answer_http_exception
 from milepost.api.gate import RequestGate
 from milepost.api.health import build_health_router
@@ -43,6 +44,7 @@ def create_app(services: Services) -> FastAPI:
         build_native_completion_router,
         build_native_router,
         build_models_router,
+        build_cache_router,
         build_health_router,
     ):
         app.include_router(build_router(services))

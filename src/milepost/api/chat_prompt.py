@@ -70,7 +70,7 @@ def _make_prompt(services: Services, fields: ChatFields) -> Prompt:
         Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
         for pos, boundary in zip(positions, found.boundaries, strict=True)
     )
-    return Prompt(tokens, boundaries, found.keeps_prompt_end)
+    return Prompt(tokens, boundaries, found.keeps_prompt_end, services.tools.is_new(conversation))
 
 
 def _render(

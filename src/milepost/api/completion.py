@@ -29,6 +29,7 @@ class Prompt:
     tokens: Sequence[int]
     boundaries: tuple[Boundary, ...] = ()
     keeps_prompt_end: bool = False
+    has_new_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Completion:
             for spec in self._specs:
                 generation = await stack.enter_async_context(self._engine.generate(spec))
                 self._generations.append(generation)
+                self._record.engine_ids.append(generation.request_id)
             self._stack = stack.pop_all()
         return self
 
@@ -107,6 +109,7 @@ class Completion:
         self._record.num_decoded_tokens += end.timings.predicted_n
         if index % self.num_choices == 0:
             self._record.num_cached_tokens += end.timings.cache_n
+            self._record.ends.append(end)
 
 
 def plan_completion(
@@ -115,7 +118,7 @@ def plan_completion(
     params: CompletionParams,
     record: RequestRecord,
 ) -> Completion:
-    """Return a completion that is ready to start.
+    """Return a completion that is ready to start, and list it among the requests.
 
     Raises InvalidRequest for an empty prompt, ContextExceeded for one that is too long, and
     Unavailable while there is no model.
@@ -127,6 +130,7 @@ def plan_completion(
         if len(prompt.tokens) >= num_context_tokens:
             raise ContextExceeded(len(prompt.tokens), num_context_tokens)
     record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
+    services.requests.add(record)
     specs = [
         GenerateSpec(
             tokens=prompt.tokens,
@@ -140,6 +144,7 @@ def plan_completion(
             special=params.special,
             boundaries=prompt.boundaries,
             keeps_prompt_end=prompt.keeps_prompt_end,
+            has_new_tools=prompt.has_new_tools,
         )
         for prompt in prompts
     ]

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.api.error_responses import error_response, log_error
-from milepost.api.request_log import RequestRecord, record_of
+from milepost.api.request_log import RequestRecord, describe_words, record_of
 from milepost.api.services import LOADING, Services
 from milepost.errors import AuthenticationFailed, ClientLeft, MilepostError, Unavailable
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 KEYLESS_PATHS = frozenset({"/", "/health", "/v1/health"})  # llama-server's choice
 QUIET_PATHS = frozenset({"/health", "/v1/health", "/metrics"})  # polled: logged as DEBUG
-METHODS = "GET, POST, OPTIONS"
+METHODS = "GET, POST, DELETE, OPTIONS"
 
 
 class RequestGate:
@@ -42,12 +42,16 @@ class RequestGate:
             return
         start_s = time.monotonic()
         record = record_of(scope)
+        record.path, record.received_s = scope["path"], time.time()
         try:
             await self._answer(scope, receive, _noting(send, record))
         finally:
             path = scope["path"]
             level = logging.DEBUG if path in QUIET_PATHS else logging.INFO
-            logger.log(level, "%s", record.line(scope["method"], path, time.monotonic() - start_s))
+            record.elapsed_s = time.monotonic() - start_s
+            logger.log(level, "%s", record.line(scope["method"], path, record.elapsed_s))
+            if logger.isEnabledFor(logging.DEBUG) and (words := describe_words(record)):
+                logger.debug("%s %s", record.answer_id, words)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)

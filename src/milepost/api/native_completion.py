@@ -18,7 +18,7 @@ from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
 from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.request_log import record_of
+from milepost.api.request_log import name_record
 from milepost.api.schemas_native import (
     GenerationSettings,
     LogitBiasShape,
@@ -31,6 +31,7 @@ from milepost.api.shapes import (
     ChoiceResult,
     TimingsShape,
     logprob_shapes,
+    make_head,
     progress_shape,
     timings_shape,
 )
@@ -79,9 +80,9 @@ def build_native_completion_router(services: Services) -> APIRouter:
         prompts = await services.preparation.run(
             len(body), lambda: services.tokenizer.tokenize_raw(fields.prompt)
         )
-        completion = plan_completion(
-            services, [Prompt(tokens) for tokens in prompts], params, record_of(request.scope)
-        )
+        # llama-server's answer has no id; the list of requests needs one.
+        record = name_record(request.scope, make_head("cmpl", services.model_name).id)
+        completion = plan_completion(services, list(map(Prompt, prompts)), params, record)
         native = NativeRequest(services.model_name, prompts, params, wishes, services.vocab)
         if wishes.stream:
             return EventStreamResponse(NativeStream(completion, native), wishes.ping_interval_s)

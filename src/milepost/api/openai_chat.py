@@ -17,7 +17,7 @@ from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import field_error, parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
 from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.request_log import record_of
+from milepost.api.request_log import name_record
 from milepost.api.schemas_openai import (
     ChatAnswer,
     ChatChoice,
@@ -63,8 +63,9 @@ def build_chat_router(services: Services) -> APIRouter:
         params = build_params(fields, services, num_logprobs)
         wishes = read_wishes(fields, services.settings, num_logprobs)
         prompt = await prepare_chat_prompt(services, fields, len(body))
-        completion = plan_completion(services, [prompt], params, record_of(request.scope))
         head = make_head("chatcmpl", services.model_name)
+        record = name_record(request.scope, head.id)
+        completion = plan_completion(services, [prompt], params, record)
         if wishes.stream:
             return EventStreamResponse(ChatStream(completion, wishes, head), wishes.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())

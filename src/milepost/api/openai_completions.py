@@ -16,7 +16,7 @@ from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
 from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.request_log import record_of
+from milepost.api.request_log import name_record
 from milepost.api.sampling_fields import INT32_MAX, check_range
 from milepost.api.schemas_openai import TextAnswer, TextChoice, TextFields, TextLogprobs
 from milepost.api.services import Services
@@ -54,10 +54,9 @@ def build_completions_router(services: Services) -> APIRouter:
         prompts = await services.preparation.run(
             len(body), lambda: services.tokenizer.tokenize_raw(fields.prompt)
         )
-        completion = plan_completion(
-            services, [Prompt(tokens) for tokens in prompts], params, record_of(request.scope)
-        )
         head = make_head("cmpl", services.model_name)
+        record = name_record(request.scope, head.id)
+        completion = plan_completion(services, list(map(Prompt, prompts)), params, record)
         if wishes.stream:
             return EventStreamResponse(TextStream(completion, wishes, head), wishes.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())

@@ -1,13 +1,20 @@
-"""What a request leaves in the log: one line, with counts where they are known, never its text."""
+"""What a request leaves behind: a line in the log, and a record of the last ones in memory.
+
+Neither holds texts, but for the few words at a divergence that a cache report has.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from starlette.types import Scope
 
+from milepost.protocol.messages import CacheReport, Finished
+
 KEY = "milepost.record"  # in the ASGI scope
+MAX_REQUESTS = 256  # the engine remembers as many for pins and drops
 
 
 @dataclass(slots=True)
@@ -19,6 +26,17 @@ class RequestRecord:
     num_cached_tokens: int = 0
     num_decoded_tokens: int = 0
     was_abandoned: bool = False  # the client left before the end
+    path: str = ""
+    received_s: float = 0.0  # Unix time
+    elapsed_s: float = -1.0  # until the answer was sent; -1: it is under way
+    answer_id: str = ""  # of a completion
+    engine_ids: list[int] = field(default_factory=list)  # one for each prompt
+    ends: list[Finished] = field(default_factory=list)  # of the first choice of each prompt
+
+    @property
+    def reports(self) -> list[CacheReport]:
+        """What became of the prompts, as far as they have ended."""
+        return [end.cache for end in self.ends if end.cache is not None]
 
     def line(self, method: str, path: str, elapsed_s: float) -> str:
         """Return the line for the log."""
@@ -29,13 +47,69 @@ class RequestRecord:
                 f"prompt {self.num_prompt_tokens} (cached {self.num_cached_tokens}), "
                 f"decoded {self.num_decoded_tokens}"
             )
+        if self.reports:
+            parts.append(describe_reports(self.reports))
+            parts.append(self.answer_id)
         if self.was_abandoned:
             parts.append("client left")
         return ", ".join(parts)
+
+
+class RequestHistory:
+    """The records of the last completions, by the id of their answer."""
+
+    def __init__(self, max_requests: int = MAX_REQUESTS) -> None:
+        self._max_requests = max_requests
+        self._records: OrderedDict[str, RequestRecord] = OrderedDict()  # the latest last
+
+    def add(self, record: RequestRecord) -> None:
+        """Keep the record of a request that begins; it is filled while it goes on."""
+        self._records[record.answer_id] = record
+        while len(self._records) > self._max_requests:
+            self._records.popitem(last=False)
+
+    def find(self, answer_id: str) -> RequestRecord | None:
+        """Return a record; None if there is none, or none any more."""
+        return self._records.get(answer_id)
+
+    def latest(self) -> list[RequestRecord]:
+        """Return all records, the latest first."""
+        return list(reversed(self._records.values()))
+
+
+def describe_reports(reports: list[CacheReport]) -> str:
+    """Return a part of a line of the log; without words of the prompt."""
+    sources = "+".join(dict.fromkeys(report.source for report in reports))
+    reasons = "+".join(dict.fromkeys(report.reason for report in reports))
+    num_bytes = sum(report.num_restored_bytes for report in reports)
+    restore_ms = sum(report.restore_ms for report in reports)
+    return (
+        f"from {sources} ({num_bytes / 1e6:.1f} MB in {restore_ms:.1f} ms), "
+        f"prefilled {sum(report.num_prefilled for report in reports)} "
+        f"in {sum(report.num_prefill_chunks for report in reports)} chunks, "
+        f"{sum(report.num_prefilled_twice for report in reports)} of them again, "
+        f"kept {sum(report.num_checkpoints for report in reports)} checkpoints, {reasons}"
+    )
+
+
+def describe_words(record: RequestRecord) -> str:
+    """Return where the prompts of a request part from what is known, with words of both sides."""
+    return "; ".join(
+        f"parts at token {found.pos}: {found.prompt_words!r} instead of {found.known_words!r}"
+        for found in (report.divergence for report in record.reports)
+        if found is not None
+    )
 
 
 def record_of(scope: Scope) -> RequestRecord:
     """Return the record of the request that a scope belongs to."""
     record = scope.setdefault(KEY, RequestRecord())
     assert isinstance(record, RequestRecord), "the key is ours"
+    return record
+
+
+def name_record(scope: Scope, answer_id: str) -> RequestRecord:
+    """Return the record of a request that will be answered by a completion with that id."""
+    record = record_of(scope)
+    record.answer_id = answer_id
     return record

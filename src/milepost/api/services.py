@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milepost.api.preparation import Preparation
+from milepost.api.request_log import RequestHistory
+from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.template_set import TemplateSet
 from milepost.chat.tokenizer import PromptTokenizer
@@ -29,6 +31,8 @@ class Services:
     model_name: str
     created: int  # Unix time at which the model was set up, for `/v1/models`
     preparation: Preparation = field(default_factory=Preparation)
+    requests: RequestHistory = field(default_factory=RequestHistory)
+    tools: ToolsMemory = field(default_factory=ToolsMemory)
 
     @property
     def model(self) -> ModelInfo:

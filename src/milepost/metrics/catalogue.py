@@ -6,8 +6,8 @@ reserves for recording rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from milepost.protocol.messages import Status
@@ -21,6 +21,7 @@ class Metric:
     kind: Literal["counter", "gauge"]
     help: str
     read: Callable[[Status], float]
+    labels: Mapping[str, str] = field(default_factory=dict)  # same name: one after the other
 
 
 METRICS = (
@@ -65,6 +66,77 @@ METRICS = (
         "counter",
         "Calls of llama_decode.",
         lambda status: status.counters.num_decode_calls,
+    ),
+    Metric(
+        "milepost_prompt_tokens_prefilled_twice",
+        "counter",
+        "Prompt tokens that were computed although an earlier request had computed them.",
+        lambda status: status.counters.num_prefilled_twice_tokens,
+    ),
+    Metric(
+        "milepost_restores",
+        "counter",
+        "Prompts that went on from what was known, by where that was.",
+        lambda status: status.counters.num_live_restores,
+        {"source": "live"},
+    ),
+    Metric(
+        "milepost_restores",
+        "counter",
+        "Prompts that went on from what was known, by where that was.",
+        lambda status: status.counters.num_live_state_restores,
+        {"source": "live_state"},
+    ),
+    Metric(
+        "milepost_restores",
+        "counter",
+        "Prompts that went on from what was known, by where that was.",
+        lambda status: status.counters.num_ram_restores,
+        {"source": "ram"},
+    ),
+    Metric(
+        "milepost_restores_failed",
+        "counter",
+        "Attempts to restore that failed; the next source was tried.",
+        lambda status: status.counters.num_failed_restores,
+    ),
+    Metric(
+        "milepost_restored_bytes",
+        "counter",
+        "Bytes copied into the context.",
+        lambda status: status.counters.num_restored_bytes,
+    ),
+    Metric(
+        "milepost_checkpoints",
+        "counter",
+        "States that were kept.",
+        lambda status: status.counters.num_checkpoints,
+    ),
+    Metric(
+        "milepost_saved_bytes",
+        "counter",
+        "Bytes of states and attention cells that were copied into the cache.",
+        lambda status: status.counters.num_saved_bytes,
+    ),
+    Metric(
+        "milepost_evictions",
+        "counter",
+        "What had to go to stay within --cache-ram.",
+        lambda status: status.counters.num_evicted_checkpoints,
+        {"what": "checkpoint"},
+    ),
+    Metric(
+        "milepost_evictions",
+        "counter",
+        "What had to go to stay within --cache-ram.",
+        lambda status: status.counters.num_evicted_segments,
+        {"what": "segment"},
+    ),
+    Metric(
+        "milepost_cache_bytes",
+        "gauge",
+        "Bytes of states and attention cells in the cache.",
+        lambda status: status.num_cache_bytes,
     ),
     Metric(
         "milepost_requests_processing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,10 +21,12 @@ class _StatusCollector(Collector):
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        for metric in METRICS:
-            yield FAMILIES[metric.kind](
-                metric.name, metric.help, value=float(metric.read(self._status))
-            )
+        for name, group in itertools.groupby(METRICS, key=lambda metric: metric.name):
+            first, *rest = group
+            family = FAMILIES[first.kind](name, first.help, labels=list(first.labels))
+            for metric in (first, *rest):
+                family.add_metric(list(metric.labels.values()), float(metric.read(self._status)))
+            yield family
 
 
 def render_metrics(status: Status) -> bytes:

@@ -25,12 +25,17 @@ from milepost.errors import (
 from milepost.protocol.framing import encode_frame
 from milepost.protocol.messages import (
     Boundary,
+    CacheAction,
+    CacheChanged,
+    CacheSummary,
     Cancel,
+    ChangeCache,
     Delta,
     Failed,
     Finished,
     FromEngine,
     Generate,
+    GetCache,
     GetStatus,
     LoadProgress,
     Message,
@@ -44,6 +49,7 @@ from milepost.protocol.sampling import SamplingParams
 
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
+Answer = Status | CacheSummary | CacheChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,7 @@ class GenerateSpec:
     special: bool = False
     boundaries: tuple[Boundary, ...] = ()
     keeps_prompt_end: bool = False
+    has_new_tools: bool = False
 
     def message(self, request_id: int) -> Generate:
         """Return the message that asks an engine for it."""
@@ -77,6 +84,7 @@ class GenerateSpec:
             special=self.special,
             boundaries=self.boundaries,
             keeps_prompt_end=self.keeps_prompt_end,
+            has_new_tools=self.has_new_tools,
         )
 
 
@@ -136,7 +144,7 @@ class EngineClient:
         self.model: ModelInfo | None = None  # of the last successful load
         self._write: Callable[[bytes], None] | None = None
         self._generations: dict[int, Generation] = {}
-        self._status_waiters: dict[int, asyncio.Future[Status]] = {}
+        self._waiters: dict[int, asyncio.Future[Answer]] = {}
         self._ids = itertools.count(1)
 
     # --- for the API layer ---------------------------------------------------------------
@@ -151,15 +159,35 @@ class EngineClient:
 
         The answer comes between two batches, so it may take as long as a prefill chunk.
         """
-        self._check_ready()
         status_id = next(self._ids)
-        waiter: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-        self._status_waiters[status_id] = waiter
+        answer = await self._query(status_id, GetStatus(status_id=status_id))
+        assert isinstance(answer, Status)
+        return answer
+
+    async def get_cache(self, max_nodes: int) -> CacheSummary:
+        """Ask the engine what its cache holds; as late, and refused, as `get_status`."""
+        query_id = next(self._ids)
+        answer = await self._query(query_id, GetCache(query_id=query_id, max_nodes=max_nodes))
+        assert isinstance(answer, CacheSummary)
+        return answer
+
+    async def change_cache(self, action: CacheAction, request_id: int = -1) -> CacheChanged:
+        """Clear the cache, or pin or drop what an earlier request left there; as `get_status`."""
+        query_id = next(self._ids)
+        message = ChangeCache(query_id=query_id, action=action, request_id=request_id)
+        answer = await self._query(query_id, message)
+        assert isinstance(answer, CacheChanged)
+        return answer
+
+    async def _query(self, query_id: int, message: Message) -> Answer:
+        self._check_ready()
+        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiters[query_id] = waiter
         try:
-            self._send(GetStatus(status_id=status_id))
+            self._send(message)
             return await waiter
         finally:
-            self._status_waiters.pop(status_id, None)
+            self._waiters.pop(query_id, None)
 
     # --- for Generation ------------------------------------------------------------------
 
@@ -192,9 +220,9 @@ class EngineClient:
                 if generation := self._generations.get(message.request_id):
                     generation.put(self._error_of(message, generation))
             case Status():
-                waiter = self._status_waiters.get(message.status_id)
-                if waiter is not None and not waiter.done():
-                    waiter.set_result(message)
+                self._answer(message.status_id, message)
+            case CacheSummary() | CacheChanged():
+                self._answer(message.query_id, message)
             case LoadProgress():
                 self.load_fraction = message.fraction
             case Ready():
@@ -214,11 +242,16 @@ class EngineClient:
         reason = failure or "the engine process ended while it worked on the request; try again"
         for generation in self._generations.values():
             generation.put(EngineDied(reason))
-        for waiter in self._status_waiters.values():
+        for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(EngineDied(reason))
         self._generations.clear()
-        self._status_waiters.clear()
+        self._waiters.clear()
+
+    def _answer(self, query_id: int, answer: Answer) -> None:
+        waiter = self._waiters.get(query_id)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(answer)
 
     def _error_of(self, message: Failed, generation: Generation) -> MilepostError:
         if message.kind == ContextExceeded.__name__ and self.model is not None:

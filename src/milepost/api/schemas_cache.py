@@ -1,0 +1,296 @@
+"""Bodies of the endpoints that explain and control the prefix cache (docs/cache-report.md)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from milepost.api.cache_sentence import explain
+from milepost.api.fields import RequestModel, Text
+from milepost.api.request_log import RequestRecord
+from milepost.protocol.messages import CacheReason, CacheReport, CacheSummary, RestoreKind
+
+# --- requests ----------------------------------------------------------------------------
+
+
+class RequestIdFields(RequestModel):
+    """Body of `/cache/pin` and `/cache/drop`."""
+
+    request_id: Text
+
+
+# --- answers -----------------------------------------------------------------------------
+
+
+class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `/requests`; sums, where a request has several prompts."""
+
+    id: str
+    time: float  # Unix time at which it came
+    path: str
+    status: int  # 0: nothing was sent yet
+    is_running: bool
+    prompt_tokens: int
+    reused_tokens: int
+    completion_tokens: int
+    source: RestoreKind | None  # of the first prompt; None while it is not known
+    reason: CacheReason | None  # the same
+    ms: float | None
+
+
+class RequestList(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/requests`, the latest first."""
+
+    requests: tuple[RequestShape, ...]
+
+
+class DivergenceShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a prompt parts from the latest history that it shares a prefix with."""
+
+    position: int
+    message_index: int | None
+    role: str | None
+    prompt_words: str
+    known_words: str
+
+
+class FactsShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, done and counted."""
+
+    prompt_tokens: int
+    known_tokens: int
+    reused_tokens: int
+    source: RestoreKind
+    restored_bytes: int
+    restore_ms: float
+    prefilled_tokens: int
+    prefilled_twice_tokens: int
+    prefill_chunks: int
+    checkpoints: int
+    failed_restores: int
+    refused_sources: int
+    divergence: DivergenceShape | None
+
+
+class InterpretationShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read out of the facts; may be wrong about what the client meant."""
+
+    reason: CacheReason
+    sentence: str
+
+
+class PromptReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of one prompt."""
+
+    facts: FactsShape
+    interpretation: InterpretationShape
+
+
+class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/requests/{id}/why`; nearly every request has one prompt."""
+
+    request: RequestShape
+    prompts: tuple[PromptReport, ...]
+
+
+class LiveTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What the context holds."""
+
+    tokens: int
+
+
+class RamTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cache holds in memory."""
+
+    bytes: int
+    budget_bytes: int
+    segments: int
+    segment_bytes: int
+    checkpoints: int
+    checkpoint_bytes: int
+
+
+class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
+    """One edge of the tree."""
+
+    parent: int  # index in the list; -1: the root
+    start: int
+    end: int
+    saved_until: int
+    checkpoints: tuple[tuple[int, str], ...]
+    bytes: int
+    children: int
+    hits: int
+    idle_s: float
+    pins: tuple[int, ...]
+
+
+class TreeShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The histories that are known."""
+
+    num_nodes: int
+    tokens: int
+    bytes: int
+    nodes: tuple[NodeShape, ...]  # the most recently used ones, parents first
+
+
+class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals since the engine was started."""
+
+    requests: int
+    prompt_tokens: int
+    reused_tokens: int
+    prefilled_tokens: int
+    prefilled_twice_tokens: int
+    live_restores: int
+    live_state_restores: int
+    ram_restores: int
+    failed_restores: int
+    restored_bytes: int
+    checkpoints: int
+    saved_bytes: int
+    evicted_checkpoints: int
+    evicted_segments: int
+
+
+class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `GET /cache`."""
+
+    live: LiveTier
+    ram: RamTier
+    tree: TreeShape
+    counters: CountersShape
+
+
+class FreedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `DELETE /cache` and `/cache/drop`."""
+
+    freed_bytes: int
+
+
+class PinnedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/cache/pin`."""
+
+    request_id: str
+    pinned: bool = True
+
+
+def request_shape(record: RequestRecord) -> RequestShape:
+    """Return a line of the list of requests."""
+    reports = record.reports
+    return RequestShape(
+        id=record.answer_id,
+        time=record.received_s,
+        path=record.path,
+        status=record.status,
+        is_running=record.elapsed_s < 0,
+        prompt_tokens=record.num_prompt_tokens,
+        reused_tokens=record.num_cached_tokens,
+        completion_tokens=record.num_decoded_tokens,
+        source=reports[0].source if reports else None,
+        reason=reports[0].reason if reports else None,
+        ms=None if record.elapsed_s < 0 else 1e3 * record.elapsed_s,
+    )
+
+
+def why_answer(record: RequestRecord) -> WhyAnswer:
+    """Return all that is known about a request."""
+    return WhyAnswer(
+        request=request_shape(record),
+        prompts=tuple(
+            PromptReport(
+                facts=_facts_shape(end.cache, end.num_prompt_tokens),
+                interpretation=InterpretationShape(
+                    reason=end.cache.reason, sentence=explain(end.cache, end.num_prompt_tokens)
+                ),
+            )
+            for end in record.ends
+            if end.cache is not None
+        ),
+    )
+
+
+def cache_answer(summary: CacheSummary) -> CacheAnswer:
+    """Return the engine's summary."""
+    return CacheAnswer(
+        live=LiveTier(tokens=summary.num_live_tokens),
+        ram=RamTier(
+            bytes=summary.segment_bytes + summary.checkpoint_bytes,
+            budget_bytes=summary.budget_bytes,
+            segments=summary.num_segments,
+            segment_bytes=summary.segment_bytes,
+            checkpoints=summary.num_checkpoints,
+            checkpoint_bytes=summary.checkpoint_bytes,
+        ),
+        tree=_tree_shape(summary),
+        counters=_counters_shape(summary),
+    )
+
+
+def _facts_shape(report: CacheReport, num_prompt_tokens: int) -> FactsShape:
+    found = report.divergence
+    return FactsShape(
+        prompt_tokens=num_prompt_tokens,
+        known_tokens=report.num_known,
+        reused_tokens=report.num_reused,
+        source=report.source,
+        restored_bytes=report.num_restored_bytes,
+        restore_ms=report.restore_ms,
+        prefilled_tokens=report.num_prefilled,
+        prefilled_twice_tokens=report.num_prefilled_twice,
+        prefill_chunks=report.num_prefill_chunks,
+        checkpoints=report.num_checkpoints,
+        failed_restores=report.num_failed_restores,
+        refused_sources=report.num_refused_sources,
+        divergence=None
+        if found is None
+        else DivergenceShape(
+            position=found.pos,
+            message_index=found.message_index if found.message_index >= 0 else None,
+            role=found.role or None,
+            prompt_words=found.prompt_words,
+            known_words=found.known_words,
+        ),
+    )
+
+
+def _tree_shape(summary: CacheSummary) -> TreeShape:
+    return TreeShape(
+        num_nodes=summary.num_nodes,
+        tokens=summary.num_tree_tokens,
+        bytes=summary.tree_bytes,
+        nodes=tuple(
+            NodeShape(
+                parent=node.parent,
+                start=node.start,
+                end=node.end,
+                saved_until=node.saved_until,
+                checkpoints=node.checkpoints,
+                bytes=node.num_bytes,
+                children=node.num_children,
+                hits=node.num_hits,
+                idle_s=node.idle_s,
+                pins=node.pins,
+            )
+            for node in summary.nodes
+        ),
+    )
+
+
+def _counters_shape(summary: CacheSummary) -> CountersShape:
+    counters = summary.counters
+    return CountersShape(
+        requests=counters.num_requests,
+        prompt_tokens=counters.num_prompt_tokens,
+        reused_tokens=counters.num_cached_tokens,
+        prefilled_tokens=counters.num_prefilled_tokens,
+        prefilled_twice_tokens=counters.num_prefilled_twice_tokens,
+        live_restores=counters.num_live_restores,
+        live_state_restores=counters.num_live_state_restores,
+        ram_restores=counters.num_ram_restores,
+        failed_restores=counters.num_failed_restores,
+        restored_bytes=counters.num_restored_bytes,
+        checkpoints=counters.num_checkpoints,
+        saved_bytes=counters.num_saved_bytes,
+        evicted_checkpoints=counters.num_evicted_checkpoints,
+        evicted_segments=counters.num_evicted_segments,
+    )

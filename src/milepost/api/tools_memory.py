@@ -1,0 +1,37 @@
+"""Remembers with which tools each system prompt was last seen.
+
+The engine, which knows tokens only, cannot tell a change of the tools from one of the system
+prompt that they stand in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from milepost.chat.conversation import Conversation
+
+HEAD_ROLES = ("system", "developer")
+MAX_HEADS = 256  # arbitrary; some 100 bytes each
+
+
+class ToolsMemory:
+    """Filled by the threads that prepare requests; a lost entry is a less exact report."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, bytes] = {}  # digest of system messages -> of tools; latest last
+
+    def is_new(self, conversation: Conversation) -> bool:
+        """Return whether the system messages were last seen with other tools, and note these."""
+        heads = [each for each in conversation.messages if each["role"] in HEAD_ROLES]
+        head, tools = _digest(heads), _digest(conversation.tools)
+        last = self._seen.pop(head, None)
+        self._seen[head] = tools
+        if len(self._seen) > MAX_HEADS:
+            self._seen.pop(next(iter(self._seen)), None)
+        return last is not None and last != tools
+
+
+def _digest(value: object) -> bytes:
+    text = json.dumps(value, default=repr)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
