@@ -88,6 +88,10 @@ class PrefixCache:
             self._counters.num_misses += 1
         return match
 
+    def peek(self, prompt: Tokens) -> Match:
+        """Return what `match` would, without using or counting it."""
+        return describe_match(self._tree.find(_as_key(prompt)), len(prompt), self.traits)
+
     def saved_until(self, tokens: Tokens) -> int:
         """Return up to which position of a history the attention cells are stored."""
         return self._tree.find(_as_key(tokens)).saved_until

@@ -39,6 +39,18 @@ def test_a_match_makes_a_conversation_fresh() -> None:
     assert [cache.has_checkpoint(make_history(token)) for token in (1, 2, 3)] == [True, False, True]
 
 
+def test_a_peek_makes_nothing_fresh() -> None:
+    cache = make_cache("recurrent", budget_bytes=25)
+    for token in (1, 2):
+        cache.match(make_history(token), 0.0)
+        cache.add_checkpoint(make_history(token), b"s" * 10, "reply_end", 0.0)
+    assert cache.peek(make_history(1, 101)).stored[0].pos == 200
+    cache.match(make_history(3), 0.0)
+    cache.add_checkpoint(make_history(3), b"s" * 10, "reply_end", 0.0)
+    assert [cache.has_checkpoint(make_history(token)) for token in (1, 2, 3)] == [False, True, True]
+    assert cache.counters.num_hits == 0
+
+
 def test_cells_without_a_state_are_worth_nothing_where_states_are_needed() -> None:
     cache = make_cache("hybrid", budget_bytes=250)
     with_state, without = np.full(100, 1, np.int32), np.full(100, 2, np.int32)
