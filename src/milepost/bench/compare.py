@@ -87,7 +87,7 @@ def _replay_all(
     command: CompareCommand, traces: Sequence[Trace], run: _Run, log_folder: Path
 ) -> None:
     for number, trace in enumerate(traces):
-        # Whoever goes first finds another machine than who goes second: they swap.
+        # Whoever goes first finds another machine than who goes second: they take turns at it.
         names = list(command.servers) if number % 2 == 0 else list(reversed(command.servers))
         for name in names:
             process = SERVERS[name](command.served, log_folder)
