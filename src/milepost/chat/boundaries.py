@@ -15,15 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation
 from milepost.chat.frames import count_head
 from milepost.chat.prompt_reader import History, PromptReader, count_shared
 from milepost.chat.template_set import TemplateSet
-
-BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end"]
+from milepost.protocol.messages import BoundaryKind
 
 MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
 MAX_READERS = 16  # combinations of template and variables remembered; arbitrary
