@@ -48,7 +48,7 @@ class Reporter:
             source=facts.source,
             num_reused=facts.num_reused,
             num_restored_bytes=facts.num_bytes,
-            restore_ms=1000 * facts.restore_s,
+            restore_ms=1000 * facts.restore_s if facts.num_reused else 0.0,
             num_prefilled=request.num_prefilled,
             num_prefill_chunks=request.num_chunks,
             num_checkpoints=request.num_checkpoints,

@@ -227,7 +227,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     restore_ms: float = 0.0
     num_prefilled: int = 0  # prompt tokens that were computed, again ones after a pause included
     num_prefill_chunks: int = 0  # batches that held a part of the prompt
-    num_checkpoints: int = 0  # states kept on the way, without that of the end
+    num_checkpoints: int = 0  # states kept on the way, that of the prompt's end included
     num_known: int = 0  # prompt tokens that an earlier request had computed
     num_prefilled_twice: int = 0  # of these, not reused; the last token of a prompt never is
     num_failed_restores: int = 0
