@@ -108,10 +108,9 @@ def test_the_log_goes_to_python(
             bytes(path), library.lib.llama_model_default_params()
         )
     assert pointer == library.ffi.NULL
-    errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert errors
+    assert caplog.messages
     assert not any(line.endswith("\n") or not line for line in caplog.messages)
-    assert library.take_errors() == "; ".join(dict.fromkeys(errors))
+    assert library.take_errors() == "failed to read header"
     assert library.take_errors() == ""
 
 
@@ -128,16 +127,32 @@ def test_pieces_of_a_line_are_put_together(
     ]
 
 
-def test_expected_errors_are_detail(
+def report(library: libllama.Library, *lines: bytes) -> None:
+    """Log errors as llama.cpp does."""
+    callback = library.ffi.cast("ggml_log_callback", library._log_callback)
+    for line in lines:
+        callback(4, library.ffi.new("char[]", line + b"\n"), library.ffi.NULL)
+
+
+def test_of_several_errors_the_telling_one_is_taken(library: libllama.Library) -> None:
+    report(
+        library,
+        b"llama_model_load: error loading model: tensor 'x' is not within the file bounds",
+        b"llama_model_load_from_file_impl: failed to load model",
+    )
+    assert library.take_errors() == "error loading model: tensor 'x' is not within the file bounds"
+
+
+def test_errors_that_nobody_takes_are_warnings(
     library: libllama.Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = library.ffi.cast("ggml_log_callback", library._log_callback)
-    library.expect_errors_while(lambda: True)
-    with caplog.at_level(logging.DEBUG, "milepost.libllama.loader"):
-        report(4, library.ffi.new("char[]", b"failed\n"), library.ffi.NULL)
-    library.expect_errors_while(lambda: False)
-    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
-    assert library.take_errors() == "failed"
+    report(library, b"something: is odd")
+    assert caplog.messages == []
+    library.warn_of_errors()
+    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
+        (logging.WARNING, "something: is odd")
+    ]
+    assert library.take_errors() == ""
 
 
 def test_devices_name_the_cpu(library: libllama.Library) -> None:

@@ -111,8 +111,9 @@ def test_requests_that_share_a_prefix_compute_it_once(engines: Engines, kind: mo
     system = prompt_tokens(1200, seed=67)
     engine, before = engines(kind), engines(kind).counters()
     prompts = [system + prompt_tokens(50, seed=seed) for seed in (68, 69, 70)]
+    fields = {"max_tokens": 2, "boundaries": (Boundary(pos=1200, kind="system_end"),)}
 
-    engine.ask_all(*({"tokens": prompt, "max_tokens": 2} for prompt in prompts))
+    engine.ask_all(*({"tokens": prompt, **fields} for prompt in prompts))
 
     num_computed = engine.counters().num_prefilled_tokens - before.num_prefilled_tokens
     assert num_computed <= len(system) + 3 * 50

@@ -21,6 +21,7 @@ from milepost.errors import StateRefused
 
 # A state of fewer tokens is not worth its bytes: computing them again takes one micro-batch.
 MIN_TOKENS = 32  # arbitrary
+MAX_SEGMENT_TOKENS = 4096  # arbitrary; a load costs 0.1 ms besides its bytes
 # Ends of system prompts that are evicted last. More would crowd out the rest where a client puts
 # something new into each, such as the time. Arbitrary.
 MAX_PINNED = 4
@@ -78,12 +79,17 @@ class Checkpointer:
             self._cache.unpin(self._pinned.popleft())
 
     def _save_segment(self, slot: Slot) -> int:
+        """Store the cells that are not stored yet, in pieces that can be evicted one by one."""
         start = self._cache.saved_until(slot.held) if self._traits.has_segments else slot.num_tokens
-        if start >= slot.num_tokens:
-            return 0
-        data = self._states.read_segment(slot.seq_id, start, slot.num_tokens)
-        self._cache.add_segment(slot.held, start, data.data, self._clock())
-        return len(data)
+        num_bytes = 0
+        while start < slot.num_tokens:
+            end = min(start + MAX_SEGMENT_TOKENS, slot.num_tokens)
+            data = self._states.read_segment(slot.seq_id, start, end)
+            if not self._cache.add_segment(slot.held[:end], start, data.data, self._clock()):
+                break  # the budget has no room for it, so none for what follows
+            num_bytes += len(data)
+            start = end
+        return num_bytes
 
     def _save_state(self, slot: Slot, kind: CheckpointKind) -> int:
         if not self._traits.has_states or self._cache.has_checkpoint(slot.held):

@@ -330,7 +330,7 @@ class Loop:
         if choice.state == "finished":
             return
         choice.state = "finished"
-        self._statistics.num_decoded_tokens += choice.num_decoded
+        self._statistics.note_choice(choice.num_decoded)
         self._running.remove(choice)
         self._slots.release(self._slots[choice.slot_id])
         choice.sampler.close()

@@ -22,6 +22,7 @@ from milepost.cache.match import Match, StoredState
 from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.memory import Memory
+from milepost.engine.residency import ResidencyRates, should_leave
 from milepost.engine.slots import Slot, SlotTable, choose_target, common_prefix
 from milepost.engine.statistics import Statistics
 from milepost.errors import StateRefused
@@ -76,7 +77,7 @@ class Restorer:
 
     def best_pos(self, prompt: np.ndarray) -> int:
         """Return how much of a prompt could be had without computing it."""
-        match = self._cache.match(prompt, self._clock())
+        match = self._cache.peek(prompt)
         return max((option.pos for option in self._options(prompt, match)), default=0)
 
     def start(self, prompt: np.ndarray, *, reuse: bool) -> Start:
@@ -94,6 +95,8 @@ class Restorer:
             options.remove(option)
             num_failed += 1
         self._slots.occupy(slot)
+        if option.stored is not None:
+            self._cache.note_restored(option.stored, started_s)
         elapsed_s = self._clock() - started_s
         self._statistics.note_restore(option.num_bytes, elapsed_s)
         facts = dataclasses.replace(
@@ -116,10 +119,31 @@ class Restorer:
 
     def refill(self, slot: Slot, tokens: np.ndarray) -> None:
         """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
-        for stored in self._cache.match(tokens, self._clock()).stored:
+        for stored in self._cache.peek(tokens).stored:
             option = Option("ram", stored.pos, num_bytes=stored.num_bytes, stored=stored)
             if self._apply(option, slot, tokens):
                 return
+
+    def clear_idle(self, active: Slot) -> None:
+        """Take those idle conversations out of the context that would slow a running one down.
+
+        Only what the cache holds in full leaves; `active` shares cells with what it was forked of.
+        """
+        rates = ResidencyRates(
+            bytes_per_token=self._traits.segment_bytes_per_token,
+            expected_decode_tokens=self._statistics.decode_tokens_per_choice,
+            restore_bytes_per_s=self._statistics.restore_bytes_per_s,
+        )
+        for slot in self._slots.idle:
+            num_foreign = slot.num_tokens - common_prefix(slot.held, active.held)
+            if should_leave(num_foreign, rates) and self._is_kept(slot):
+                self._slots.clear(slot)
+
+    def _is_kept(self, slot: Slot) -> bool:
+        held, cache = slot.held, self._cache
+        return cache.saved_until(held) == slot.num_tokens and (
+            not self._traits.has_states or cache.has_checkpoint(held)
+        )
 
     # --- options -------------------------------------------------------------------------
 
@@ -212,6 +236,8 @@ class Restorer:
         """Put a state together from the cache, in the spare sequence."""
         assert option.stored is not None
         spare_id, stored = self._slots.spare_id, option.stored
+        if stored.pos > self._slots.num_cells_in_reach:
+            raise StateRefused(f"there are no cells for {stored.pos} tokens beside what runs")
         self._slots.clear(slot)  # its cells may be needed
         while self._slots.num_free_cells < stored.pos and self._slots.evict_idle():
             pass

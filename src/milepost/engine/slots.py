@@ -72,6 +72,12 @@ class SlotTable:
         """Cells that are certainly free: those that forks share are counted for each."""
         return self._context.num_context_tokens - sum(slot.num_tokens for slot in self.slots)
 
+    @property
+    def num_cells_in_reach(self) -> int:
+        """Cells that could be made free, at most: running forks may share what they hold."""
+        longest = max((slot.num_tokens for slot in self.slots if slot.is_busy), default=0)
+        return self._context.num_context_tokens - longest
+
     def occupy(self, slot: Slot) -> None:
         """Give a slot to a choice."""
         slot.is_busy = True

@@ -92,7 +92,7 @@ class Context:
         self._lib = model.library.lib
         self.model = model
         self.abort_flag = AbortFlag()
-        self._library.take_errors()
+        self._library.warn_of_errors()
         self.pointer = self._lib.llama_init_from_model(model.pointer, self._native_params(params))
         if self.pointer == self._library.ffi.NULL:
             reason = self._library.take_errors() or "llama.cpp gave no reason"
@@ -109,7 +109,6 @@ class Context:
             self._library.ffi.cast("void *", self.abort_flag.function_address),
             self._library.ffi.cast("void *", self.abort_flag.data_address),
         )
-        self._library.expect_errors_while(self.abort_flag.is_set)
         self.num_context_tokens = int(self._lib.llama_n_ctx(self.pointer))
         self.num_batch_tokens = int(self._lib.llama_n_batch(self.pointer))
         self.num_ubatch_tokens = int(self._lib.llama_n_ubatch(self.pointer))

@@ -12,8 +12,8 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import re
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,10 @@ EXPECTED_MODEL_DEFAULTS = {
 
 LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 CONTINUED = 5  # ggml's level for "goes on with the line before"
+LOG_PREFIX = re.compile(r"^(?:[\w~]+: )+")  # the functions that a line came through
+SAYS_ONLY_THAT_IT_FAILED = re.compile(
+    r"(error loading model: llama_model_loader: )?failed to (load model|decode|initialize)"
+)
 NUM_RECENT_ERRORS = 8  # arbitrary; a failed load logs two or three lines
 DEVICE_TYPE_CPU = 0
 
@@ -78,19 +82,25 @@ class Library:
         self._log_callback = ffi.callback("void (int, const char *, void *)", self._on_log)
         self._line = ""
         self._level = logging.DEBUG
-        self._expects_errors: Callable[[], bool] = lambda: False
         lib.llama_log_set(self._log_callback, ffi.NULL)
         lib.llama_backend_init()
 
     def take_errors(self) -> str:
-        """Return the error lines that llama.cpp logged since the last call, joined."""
-        text = "; ".join(dict.fromkeys(self._recent_errors))
-        self._recent_errors.clear()
-        return text
+        """Return the most telling of the errors that llama.cpp logged since the last call.
 
-    def expect_errors_while(self, condition: Callable[[], bool]) -> None:
-        """Log errors as detail while a condition holds: an abort that was asked for is none."""
-        self._expects_errors = condition
+        The innermost function knows best and logs first, but says it in its own terms; the ones
+        around it add what they were doing, and that it failed. Empty when nothing was logged.
+        """
+        lines = [LOG_PREFIX.sub("", line) for line in self._recent_errors]
+        self._recent_errors.clear()
+        telling = [line for line in lines if not SAYS_ONLY_THAT_IT_FAILED.match(line)]
+        return (telling or lines or [""])[-1]
+
+    def warn_of_errors(self) -> None:
+        """Log the errors that nobody took: they did not make a call fail. Forget them."""
+        for line in dict.fromkeys(self._recent_errors):
+            logger.warning("%s", line)
+        self._recent_errors.clear()
 
     def devices(self) -> list[Device]:
         """Return the devices that the library knows, in its order."""
@@ -126,10 +136,10 @@ class Library:
         if not line:
             return
         if self._level >= logging.ERROR:
-            self._recent_errors.append(line)
+            self._recent_errors.append(line)  # they are in the message of the call that fails
         # What llama.cpp calls information (hundreds of lines at load) is detail for our users.
-        is_detail = self._level == logging.INFO or self._expects_errors()
-        logger.log(logging.DEBUG if is_detail else self._level, "%s", line)
+        level = logging.WARNING if self._level == logging.WARNING else logging.DEBUG
+        logger.log(level, "%s", line)
 
 
 def open_library() -> Library:

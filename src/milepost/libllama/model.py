@@ -60,7 +60,7 @@ class Model:
         self._keep_alive: list[Any] = []
         reporter = ProgressReporter(on_progress)
         native = self._native_params(params, reporter)
-        library.take_errors()
+        library.warn_of_errors()
         self.pointer = self._lib.llama_model_load_from_file(os.fsencode(path), native)
         self._keep_alive.clear()
         if reporter.error is not None:

@@ -207,7 +207,7 @@ class Grammar:
         self._lib = library.lib
         if "\0" in gbnf:  # ends a C string; llama.cpp takes an empty one for no grammar at all
             raise InvalidRequest("the grammar cannot be parsed: it holds NUL", param="grammar")
-        library.take_errors()
+        library.warn_of_errors()
         pointer = self._lib.llama_sampler_init_grammar(vocab.pointer, encode_text(gbnf), b"root")
         if pointer == library.ffi.NULL:
             reason = library.take_errors() or "it has no usable rule named root"

@@ -130,7 +130,7 @@ class StateIO:
         return data
 
     def _set(self, seq_id: int, data: StateBytes, flags: int) -> None:
-        self._library.take_errors()
+        self._library.warn_of_errors()
         read = self._lib.llama_state_seq_set_data_ext(
             self._context.pointer,
             self._library.ffi.from_buffer("uint8_t[]", data),
