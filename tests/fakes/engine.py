@@ -7,8 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from milepost.protocol.messages import (
+    CacheAction,
+    CacheChanged,
+    CacheNode,
+    CacheReport,
+    CacheSummary,
     Counters,
     Delta,
+    Divergence,
     Finished,
     ModelInfo,
     PromptProgress,
@@ -45,6 +51,23 @@ def delta(text: str, choice: int = 0, **extra: object) -> Delta:
     return Delta(request_id=1, choice=choice, text=text, tokens=tokens, **extra)  # type: ignore[arg-type]
 
 
+REPORT = CacheReport(
+    source="ram",
+    num_reused=4,
+    num_restored_bytes=2_500_000,
+    restore_ms=1.25,
+    num_prefilled=6,
+    num_prefill_chunks=2,
+    num_checkpoints=1,
+    num_known=5,
+    num_prefilled_twice=1,
+    divergence=Divergence(
+        pos=5, message_index=2, role="user", prompt_words="new words", known_words="old words"
+    ),
+    reason="branch",
+)
+
+
 def finished(reason: str = "eos", choice: int = 0, num_decoded: int = 3) -> Finished:
     """Return the end of a choice whose prompt of 10 tokens was cached by 4."""
     timings = Timings(
@@ -56,6 +79,7 @@ def finished(reason: str = "eos", choice: int = 0, num_decoded: int = 3) -> Fini
         reason=reason,  # type: ignore[arg-type]
         num_prompt_tokens=10,
         timings=timings,
+        cache=REPORT if choice == 0 else None,
     )
 
 
@@ -93,12 +117,48 @@ class FakeEngine:
     model: ModelInfo | None = MODEL
     specs: list[GenerateSpec] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
+    changes: list[tuple[CacheAction, int]] = field(default_factory=list)
+    knows_requests: bool = True
 
     def generate(self, spec: GenerateSpec) -> FakeGeneration:
-        """Note the request and return its events."""
+        """Note the request and return its events; the first one has the number 1."""
         self.specs.append(spec)
-        self.generations.append(FakeGeneration(self.steps))
+        self.generations.append(FakeGeneration(self.steps, request_id=len(self.specs)))
         return self.generations[-1]
+
+    async def get_cache(self, max_nodes: int) -> CacheSummary:
+        """Return a tree with one edge."""
+        node = CacheNode(
+            parent=-1,
+            start=0,
+            end=30,
+            saved_until=20,
+            checkpoints=((10, "system_end"),),
+            num_bytes=500,
+            num_children=0,
+            num_hits=2,
+            idle_s=1.5,
+            pins=(10,),
+        )
+        return CacheSummary(
+            query_id=1,
+            nodes=(node,) * min(max_nodes, 1),
+            num_nodes=1,
+            num_tree_tokens=30,
+            num_segments=1,
+            num_checkpoints=1,
+            tree_bytes=120,
+            segment_bytes=400,
+            checkpoint_bytes=100,
+            budget_bytes=1000,
+            num_live_tokens=35,
+            counters=Counters(num_requests=3, num_ram_restores=2),
+        )
+
+    async def change_cache(self, action: CacheAction, request_id: int = -1) -> CacheChanged:
+        """Note the change and free 500 bytes."""
+        self.changes.append((action, request_id))
+        return CacheChanged(query_id=1, found=self.knows_requests, freed_bytes=500)
 
     async def get_status(self) -> Status:
         """Return an idle and a working slot."""
@@ -118,5 +178,19 @@ class FakeEngine:
             num_prompt_tokens=10,
             num_decoded=5,
         )
-        counters = Counters(num_requests=3, num_prefilled_tokens=60, num_decoded_tokens=40)
-        return Status(status_id=1, slots=(idle, working), num_waiting=2, counters=counters)
+        counters = Counters(
+            num_requests=3,
+            num_prefilled_tokens=60,
+            num_decoded_tokens=40,
+            num_prefilled_twice_tokens=5,
+            num_live_restores=1,
+            num_ram_restores=2,
+            num_evicted_segments=4,
+        )
+        return Status(
+            status_id=1,
+            slots=(idle, working),
+            num_waiting=2,
+            counters=counters,
+            num_cache_bytes=500,
+        )

@@ -163,9 +163,23 @@ def test_one_line_per_request_without_its_text(api: Api, caplog: pytest.LogCaptu
     lines = [record.getMessage() for record in caplog.records if record.name == "milepost.api.gate"]
     assert len(lines) == 2
     assert lines[0].startswith("POST /v1/chat/completions 200 ")
-    assert lines[0].endswith("prompt 27 (cached 4), decoded 3")
+    report = "from ram (2.5 MB in 1.2 ms), prefilled 6 in 2 chunks, 1 of them again, kept 1"
+    assert f", prompt 27 (cached 4), decoded 3, {report} checkpoints, branch, chat" in lines[0]
     assert lines[1].startswith("GET /a%0Ab 404 ")
     assert "question" not in caplog.text
+    assert "words" not in caplog.text
+
+
+def test_the_words_at_a_divergence_are_told_to_who_asks_for_debug(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="milepost")
+
+    api.chat()
+
+    assert "parts at token 5: 'new words' instead of 'old words'" in caplog.messages[-1]
+    assert caplog.messages[-1].startswith("chatcmpl-")
+    assert caplog.records[-1].levelno == logging.DEBUG
 
 
 def test_large_requests_are_prepared_beside_the_loop(api: Api) -> None:

@@ -21,13 +21,16 @@ from milepost.errors import (
 )
 from milepost.protocol.framing import front_end_reader
 from milepost.protocol.messages import (
+    CacheChanged,
     Cancel,
+    ChangeCache,
     Counters,
     Delta,
     Failed,
     Finished,
     FinishReason,
     Generate,
+    GetCache,
     GetStatus,
     LoadProgress,
     Ready,
@@ -243,6 +246,26 @@ def test_a_cancelled_wait_for_the_status_leaves_nothing_behind() -> None:
         assert isinstance(asked, GetStatus)
         client.take(Status(status_id=asked.status_id, slots=(), num_waiting=0, counters=Counters()))
         client.detach("restarting")
+
+    run(test)
+
+
+def test_the_cache_is_asked_and_changed_between_batches() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        asked = asyncio.create_task(client.get_cache(7))
+        changed = asyncio.create_task(client.change_cache("drop", 5))
+        await asyncio.sleep(0)
+        question, change = wire.sent
+        assert isinstance(question, GetCache)
+        assert isinstance(change, ChangeCache)
+        assert (question.max_nodes, change.action, change.request_id) == (7, "drop", 5)
+        answer = CacheChanged(query_id=change.query_id, freed_bytes=3)
+        client.take(answer)
+        assert await changed is answer
+        client.detach("restarting", "it died")
+        with pytest.raises(EngineDied, match="it died"):
+            await asked
 
     run(test)
 

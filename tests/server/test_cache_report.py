@@ -1,0 +1,164 @@
+"""Real conversations with real servers, and what those say about them afterwards."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import models
+from tests.conftest import StartServer
+from tests.processes import RunningServer
+from tests.server.conftest import API_KEY, ONE_THREAD
+
+SYSTEM = "You are a careful assistant. " * 20
+LONG = "Please look at the following files and say what they do. " * 12
+
+Message = dict[str, Any]
+
+
+@pytest.fixture
+def hybrid(start_server: StartServer, tiny_models: dict[models.Kind, Path]) -> RunningServer:
+    """A server of its own with one slot and metrics."""
+    return start_server(tiny_models["hybrid"], "-np", "1", "--metrics", *ONE_THREAD)
+
+
+def chat(server: RunningServer, *messages: Message, **fields: Any) -> dict[str, Any]:
+    """Return an answer after checking that its counts agree with its report."""
+    body = {"messages": [*messages], "max_tokens": 8, "temperature": 0, **fields}
+    answer = server.http.post("/v1/chat/completions", json=body).raise_for_status().json()
+    report = why(server, answer)
+    facts = report["facts"]
+    usage = answer["usage"]
+    assert facts["prompt_tokens"] == usage["prompt_tokens"]
+    assert facts["reused_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
+    assert facts["reused_tokens"] == answer["timings"]["cache_n"]
+    assert facts["prefilled_tokens"] == answer["timings"]["prompt_n"]
+    return {**answer, **report}
+
+
+def why(server: RunningServer, answer: dict[str, Any]) -> dict[str, Any]:
+    response = server.http.get(f"/requests/{answer['id']}/why").raise_for_status()
+    report: dict[str, Any]
+    (report,) = response.json()["prompts"]
+    return report
+
+
+def reason(answer: dict[str, Any]) -> str:
+    return str(answer["interpretation"]["reason"])
+
+
+def reply(answer: dict[str, Any]) -> Message:
+    return message("assistant", answer["choices"][0]["message"]["content"])
+
+
+def message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def test_a_conversation_is_explained_turn_by_turn(hybrid: RunningServer) -> None:
+    system, first = message("system", SYSTEM), message("user", LONG)
+
+    answer = chat(hybrid, system, first)
+    assert reason(answer) == "first_request"
+
+    longer = chat(hybrid, system, first, reply(answer), message("user", "go on"))
+    assert longer["facts"]["reused_tokens"] >= answer["usage"]["prompt_tokens"]
+    assert longer["facts"]["source"] in ("live", "ram")
+
+    side = chat(hybrid, system, message("user", "Something else: " + LONG))
+    assert reason(side) == "branch"
+    found = side["facts"]["divergence"]
+    assert (found["message_index"], found["role"]) == (1, "user")
+    assert found["prompt_words"].startswith("Something else: ")
+    assert found["known_words"].startswith("Please look at")
+    assert side["facts"]["reused_tokens"] > 0
+    assert side["facts"]["source"] in ("ram", "live_state")
+
+
+def test_changes_of_the_system_prompt_and_of_tools_are_told_apart(server: RunningServer) -> None:
+    system, user = message("system", "Be brief. " + SYSTEM), message("user", LONG)
+    tools = [{"type": "function", "function": {"name": name}} for name in ("read", "write")]
+    chat(server, system, user, tools=tools[:1])
+
+    assert reason(chat(server, system, user, tools=tools)) == "changed_tools"
+    changed = message("system", "Be brief. Now: " + SYSTEM)
+    assert reason(chat(server, changed, user, tools=tools)) == "changed_system"
+
+
+def test_reasoning_that_the_client_drops(server: RunningServer) -> None:
+    user = message("user", "Think well. " + LONG)
+    thoughts = "First I look at the files, one by one, with all their lines. " * 4
+    whole = {**message("assistant", "They do nothing at all."), "reasoning_content": thoughts}
+    chat(server, user, whole, message("user", "Really?"))
+
+    answer = chat(
+        server, user, message("assistant", "They do nothing at all."), message("user", "Really?")
+    )
+
+    assert reason(answer) == "stripped_reasoning"
+    assert answer["facts"]["divergence"]["role"] == "assistant"
+
+
+def test_the_list_and_the_log_say_the_same_without_the_text(hybrid: RunningServer) -> None:
+    answer = chat(hybrid, message("user", "A secret: " + LONG), max_tokens=3)
+
+    (listed,) = hybrid.http.get("/requests").json()["requests"]
+    assert (listed["id"], listed["status"], listed["source"]) == (answer["id"], 200, "none")
+    assert listed["prompt_tokens"] == answer["usage"]["prompt_tokens"]
+
+    (line,) = [line for line in hybrid.read_log().splitlines() if answer["id"] in line][:1]
+    assert re.search(r"prefilled \d+ in \d+ chunks, 0 of them again, .*first_request", line)
+    assert "secret" not in hybrid.read_log()
+
+
+def test_the_cache_is_shown_pinned_dropped_and_cleared(hybrid: RunningServer) -> None:
+    def post(path: str, answer: dict[str, Any]) -> int:
+        return hybrid.http.post(path, json={"request_id": answer["id"]}).status_code
+
+    first = chat(hybrid, message("user", "One. " + LONG))
+    second = chat(hybrid, message("user", "Two. " + LONG))
+    assert post("/cache/pin", first) == 200
+    held = hybrid.http.get("/cache").json()
+    assert (
+        held["ram"]["bytes"] == held["ram"]["segment_bytes"] + held["ram"]["checkpoint_bytes"] > 0
+    )
+    assert [node for node in held["tree"]["nodes"] if node["pins"]]
+    assert held["live"]["tokens"] > 100
+
+    assert post("/cache/drop", second) == 200
+    assert post("/cache/drop", second) == 404
+    assert hybrid.http.get("/cache").json()["ram"]["bytes"] < held["ram"]["bytes"]
+    kept = chat(hybrid, message("user", "One. " + LONG), reply(first), message("user", "More"))
+    assert kept["facts"]["reused_tokens"] >= first["usage"]["prompt_tokens"]
+    again = chat(hybrid, message("user", "Two. " + LONG))
+    assert again["facts"]["known_tokens"] < 32
+
+    assert hybrid.http.delete("/cache").json()["freed_bytes"] > 0
+    empty = hybrid.http.get("/cache").json()
+    assert (empty["ram"]["bytes"], empty["live"]["tokens"], empty["tree"]["tokens"]) == (0, 0, 0)
+    assert reason(chat(hybrid, message("user", "One. " + LONG))) == "first_request"
+    assert post("/cache/pin", first) == 404
+
+
+def test_prometheus_counts_what_was_computed_twice(hybrid: RunningServer) -> None:
+    prompt = message("user", LONG)
+    chat(hybrid, prompt)
+    facts = chat(hybrid, prompt, cache_prompt=False)["facts"]
+
+    text = hybrid.http.get("/metrics").text
+
+    twice = facts["prefilled_twice_tokens"]
+    assert twice == facts["prompt_tokens"] - 1
+    assert f"milepost_prompt_tokens_prefilled_twice_total {float(twice)}\n" in text
+    assert 'milepost_restores_total{source="ram"} 0.0\n' in text
+    assert re.search(r"milepost_saved_bytes_total [1-9]", text)
+
+
+def test_keys_guard_all_of_it(guarded_server: RunningServer) -> None:
+    http = guarded_server.http
+    assert http.get("/requests").status_code == http.get("/cache").status_code == 401
+    assert http.delete("/cache").status_code == 401
+    headers = {"Authorization": f"Bearer {API_KEY}"}
+    assert http.get("/cache", headers=headers).status_code == 200
