@@ -33,8 +33,14 @@ class Sampler:
         self._chain = build_chain(library, vocab, params, seed, context.num_context_tokens)
         self._grammar: Grammar | None = None
         self._candidates: Candidates | None = None
-        self._banned = [token for token, bias in biases(vocab, params) if bias == -math.inf]
-        if len({*self._banned} & {*range(vocab.num_tokens)}) == vocab.num_tokens:
+        self._banned = sorted(
+            {
+                token
+                for token, bias in biases(vocab, params)
+                if bias == -math.inf and 0 <= token < vocab.num_tokens
+            }
+        )
+        if len(self._banned) == vocab.num_tokens:
             raise InvalidRequest("every token is banned", param="logit_bias")
         if params.grammar:
             self._grammar = Grammar(library, vocab, params.grammar)
