@@ -10,7 +10,7 @@ import pytest
 from tests import models
 from tests.conftest import StartServer
 from tests.processes import RunningServer
-from tests.server.conftest import API_KEY, ONE_THREAD
+from tests.server.conftest import API_KEY, ONE_THREAD, wait_until_idle
 
 SYSTEM = "You are a careful assistant. " * 20
 LONG = "Please look at the following files and say what they do. " * 12
@@ -154,6 +154,18 @@ def test_prometheus_counts_what_was_computed_twice(hybrid: RunningServer) -> Non
     assert f"milepost_prompt_tokens_prefilled_twice_total {float(twice)}\n" in text
     assert 'milepost_restores_total{source="ram"} 0.0\n' in text
     assert re.search(r"milepost_saved_bytes_total [1-9]", text)
+
+
+def test_a_client_that_left_is_explained_as_well(slow_server: RunningServer) -> None:
+    body = {"prompt": 40 * [7, *range(33, 93)], "max_tokens": 1, "stream": True}
+    with slow_server.http.stream("POST", "/v1/completions", json=body):
+        pass  # it is gone before the prefill has ended
+    wait_until_idle(slow_server)
+
+    listed = slow_server.http.get("/requests").json()["requests"][0]
+
+    assert (listed["is_running"], listed["reason"]) == (False, "first_request")
+    assert why(slow_server, listed)["facts"]["prefilled_tokens"] < 40 * 61
 
 
 def test_keys_guard_all_of_it(guarded_server: RunningServer) -> None:

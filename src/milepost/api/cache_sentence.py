@@ -15,9 +15,9 @@ REASONS: dict[CacheReason, str] = {
     "first_request": "No earlier request that is still known began like this one.",
     "extended": "All that is known of it is unchanged: it goes on where an earlier request ended, "
     "or was sent before.",
-    "edited_message": "It was changed in {place}, while what follows is new or as before.",
-    "stripped_reasoning": "In {place} something was left out that was there when it was "
-    "generated, most likely the model's reasoning.",
+    "edited_message": "It was changed at {place}, while what follows is new or as before.",
+    "stripped_reasoning": "At {place} something is left out that was there before, most likely "
+    "the model's reasoning.",
     "changed_system": "The system prompt was changed, at {place}, so that nothing behind that "
     "place can be reused.",
     "changed_tools": "The tools were changed, at {place}, so that nothing behind that place can "

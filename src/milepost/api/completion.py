@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
@@ -64,10 +65,11 @@ class Completion:
 
     async def __aenter__(self) -> Completion:
         async with AsyncExitStack() as stack:
-            for spec in self._specs:
+            for number, spec in enumerate(self._specs):
                 generation = await stack.enter_async_context(self._engine.generate(spec))
                 self._generations.append(generation)
                 self._record.engine_ids.append(generation.request_id)
+                generation.on_late_end = partial(self._note_late_end, number * self.num_choices)
             self._stack = stack.pop_all()
         return self
 
@@ -103,6 +105,10 @@ class Completion:
             async for index, event in self.events():
                 results[index].add(event)
         return results
+
+    def _note_late_end(self, first: int, end: Finished) -> None:
+        """Complete the record of a client that has left; its line in the log was written."""
+        self._note_end(first + end.choice, end)
 
     def _note_end(self, index: int, end: Finished) -> None:
         self._ends[index] = end

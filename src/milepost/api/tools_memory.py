@@ -10,8 +10,8 @@ import hashlib
 import json
 
 from milepost.chat.conversation import Conversation
+from milepost.chat.frames import HEAD_ROLES
 
-HEAD_ROLES = ("system", "developer")
 MAX_HEADS = 256  # arbitrary; some 100 bytes each
 
 

@@ -102,12 +102,16 @@ class Generation:
         self._events: asyncio.Queue[GenerationEvent | MilepostError] = asyncio.Queue()
         self._num_open = spec.num_choices
         self.num_prompt_tokens = len(spec.tokens)
+        # Called with each end that comes after the block was left: of a request that was cancelled.
+        self.on_late_end: Callable[[Finished], None] = lambda _: None
 
     async def __aenter__(self) -> Generation:
         self._client.open(self, self._spec.message(self._request_id))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        while not self._events.empty():
+            self.take_late(self._events.get_nowait())
         self._client.close(self, is_running=self._num_open > 0)
 
     def __aiter__(self) -> Generation:
@@ -129,6 +133,19 @@ class Generation:
         """The number under which the engine knows it."""
         return self._request_id
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a choice has not ended, as far as its events were taken."""
+        return self._num_open > 0
+
+    def take_late(self, event: GenerationEvent | MilepostError) -> None:
+        """Take an event that nobody will read: the block was left."""
+        if isinstance(event, MilepostError):
+            self._num_open = 0
+        elif isinstance(event, Finished):
+            self._num_open -= 1
+            self.on_late_end(event)
+
     def put(self, event: GenerationEvent | MilepostError) -> None:
         """Hand over an event; called by the client."""
         self._events.put_nowait(event)
@@ -144,6 +161,7 @@ class EngineClient:
         self.model: ModelInfo | None = None  # of the last successful load
         self._write: Callable[[bytes], None] | None = None
         self._generations: dict[int, Generation] = {}
+        self._left: dict[int, Generation] = {}  # cancelled, and not ended yet
         self._waiters: dict[int, asyncio.Future[Answer]] = {}
         self._ids = itertools.count(1)
 
@@ -201,6 +219,7 @@ class EngineClient:
         """Forget a request; one that is still running is cancelled."""
         if self._generations.pop(generation.request_id, None) and is_running:
             self._send(Cancel(request_id=generation.request_id))
+            self._left[generation.request_id] = generation
 
     # --- for Supervisor ------------------------------------------------------------------
 
@@ -216,9 +235,12 @@ class EngineClient:
             case Delta() | PromptProgress() | Finished():
                 if generation := self._generations.get(message.request_id):
                     generation.put(message)
+                elif generation := self._left.get(message.request_id):
+                    self._take_late(generation, message)
             case Failed():
                 if generation := self._generations.get(message.request_id):
                     generation.put(self._error_of(message, generation))
+                self._left.pop(message.request_id, None)
             case Status():
                 self._answer(message.status_id, message)
             case CacheSummary() | CacheChanged():
@@ -246,7 +268,13 @@ class EngineClient:
             if not waiter.done():
                 waiter.set_exception(EngineDied(reason))
         self._generations.clear()
+        self._left.clear()
         self._waiters.clear()
+
+    def _take_late(self, generation: Generation, event: GenerationEvent) -> None:
+        generation.take_late(event)
+        if not generation.is_open:
+            del self._left[generation.request_id]
 
     def _answer(self, query_id: int, answer: Answer) -> None:
         waiter = self._waiters.get(query_id)

@@ -145,6 +145,33 @@ def test_what_arrives_after_leaving_is_dropped() -> None:
     run(test)
 
 
+def test_the_end_of_what_was_cancelled_is_still_told() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        ends: list[Finished] = []
+        async with client.generate(spec(num_choices=3)) as generation:
+            generation.on_late_end = ends.append
+            client.take(finished(generation.request_id, choice=1))  # nobody reads it
+        wanted = [finished(generation.request_id, choice, "cancelled") for choice in (2, 0)]
+        for end in (*wanted, wanted[0]):  # the last one would be one too many
+            client.take(delta(generation.request_id, "late"))
+            client.take(end)
+        assert ends == [finished(generation.request_id, choice=1), *wanted]
+        assert wire.sent[1:] == [Cancel(request_id=generation.request_id)]
+
+    run(test)
+
+
+def test_what_ended_before_it_was_left_is_not_cancelled() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        async with client.generate(spec()) as generation:
+            client.take(finished(generation.request_id))
+        assert not any(isinstance(message, Cancel) for message in wire.sent)
+
+    run(test)
+
+
 def test_ids_are_never_reused_across_restarts() -> None:
     async def test() -> None:
         client, wire = ready_client()
