@@ -174,6 +174,21 @@ def test_the_end_of_the_system_prompt_is_pinned(engine: RunningEngine, kind: mod
     assert pins == ([] if kind == "full" else [300])
 
 
+def test_only_the_latest_system_prompts_are_pinned(
+    engine: RunningEngine, kind: models.Kind
+) -> None:
+    for seed in range(1, 7):
+        boundaries = (Boundary(100, "system_end", 0, "system"),)
+        report_of(engine, prompt_tokens(150, seed=seed), *boundaries)
+
+    summary = engine.run(engine.client.get_cache(10))
+
+    num_pinned = sum(bool(node.pins) for node in summary.nodes)
+    assert num_pinned == (0 if kind == "full" else 4)
+    newest = min(summary.nodes, key=lambda node: node.idle_s)
+    assert newest.pins == (() if kind == "full" else (100,))
+
+
 def test_a_request_without_reuse(engine: RunningEngine) -> None:
     prompt = prompt_tokens(100, seed=1)
     report_of(engine, prompt)

@@ -8,7 +8,6 @@ since the last time is copied.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -48,7 +47,7 @@ class Checkpointer:
         self._clock = clock
         self.num_saved_bytes = 0
         self.num_checkpoints = 0
-        self._pinned: deque[np.ndarray] = deque()
+        self._pinned: list[np.ndarray] = []  # the latest last
         self.saved_s = 0.0
 
     def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
@@ -73,10 +72,12 @@ class Checkpointer:
 
     def _pin(self, tokens: np.ndarray) -> None:
         """Let what every conversation begins with go last; the latest few of them only."""
-        if self._cache.pin(tokens, "system_end"):
-            self._pinned.append(tokens.copy())
-        if len(self._pinned) > MAX_PINNED:
-            self._cache.unpin(self._pinned.popleft())
+        if not self._cache.pin(tokens, "system_end"):
+            return
+        others = [held for held in self._pinned if not np.array_equal(held, tokens)]
+        for oldest in others[: 1 - MAX_PINNED]:
+            self._cache.unpin(oldest)
+        self._pinned = [*others[1 - MAX_PINNED :], tokens.copy()]
 
     def _save_segment(self, slot: Slot) -> int:
         """Store the cells that are not stored yet, in pieces that can be evicted one by one."""
