@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, Run
+from milepost.chat.token_memo import MemoLimits, TokenisedPrompt, TokenMemo
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
 
 
 class PromptTokenizer:
-    """Tokenises with one vocabulary."""
+    """Tokenises with one vocabulary, and remembers what it has made of rendered conversations."""
 
-    def __init__(self, vocab: Vocab) -> None:
+    def __init__(self, vocab: Vocab, limits: MemoLimits | None = None) -> None:
         self._vocab = vocab
-        self._controls = ControlTexts(vocab.control_texts())
+        self._control_tokens = {
+            text: token for text, token in vocab.control_texts().items() if len(text) > 1
+        }
+        self._control_ids = frozenset(self._control_tokens.values())
+        self._controls = ControlTexts(self._control_tokens)
+        self._memo = TokenMemo(vocab, limits)
 
     def tokenize_prompt(self, rendered: str) -> list[int]:
         """Return the tokens of what a chat template rendered.
@@ -31,22 +38,13 @@ class PromptTokenizer:
     ) -> tuple[list[int], list[int]]:
         """Return the same tokens, and for each offset into the text the position of it.
 
-        `offsets` are in rising order. One inside a token gets the position of that token.
+        `offsets` are in rising order. One inside a token gets the position of that token. What an
+        earlier prompt began with is not tokenised again, which changes nothing but the time.
         """
         prompt = rendered if isinstance(rendered, RenderedPrompt) else RenderedPrompt(rendered)
-        tokens: list[int] = []
-        positions: list[int] = []
-        done = num_placed = 0
-        for run in self._cut_for(prompt, offsets):
-            new = self._vocab.tokenize(run.text, add_special=False, parse_special=run.parse_special)
-            done += len(run.text)
-            inside = offsets[num_placed : bisect_left(offsets, done, num_placed)]
-            start = done - len(run.text)
-            found = self._positions_in(run.text, new, [offset - start for offset in inside])
-            positions += [len(tokens) + position for position in found]
-            num_placed += len(inside)
-            tokens += new
-        positions += [len(tokens)] * (len(offsets) - num_placed)
+        tokenised = self._tokenise(prompt)
+        tokens = tokenised.tokens.tolist()
+        positions = self._find_positions(tokenised, offsets)
         bos = self._vocab.bos_token
         # Not left to the vocabulary: it would add a second BOS, or an EOS behind the prompt.
         if self._vocab.adds_bos and bos >= 0 and tokens[:1] != [bos]:
@@ -91,40 +89,61 @@ class PromptTokenizer:
                 )
         return tokens
 
-    def _cut_for(self, prompt: RenderedPrompt, offsets: Sequence[int]) -> Iterator[Run]:
-        """Cut a prompt into runs, so that offsets are near the start of one.
+    def _tokenise(self, prompt: RenderedPrompt) -> TokenisedPrompt:
+        head = self._memo.recall(prompt)
+        whole = None
+        if head is not None:
+            whole = head.join(prompt, self._tokenise_all(head.rest_of(prompt)))
+        if whole is None:
+            whole = self._tokenise_all(prompt)
+        self._memo.remember(whole, head)
+        return whole
 
-        Cuts are made before control tokens only, which does not change the tokens: see
-        `ControlTexts.cut_at_marks`. Before, because some tokens take the white space behind them.
-        """
-        cuts = self._cuts_for(prompt, offsets)
-        cut = next(cuts, None)
-        done = 0
+    def _tokenise_all(self, prompt: RenderedPrompt) -> TokenisedPrompt:
+        whole = TokenisedPrompt(prompt, array("i"), [], [], [])
+        spans = list(self._controls.token_spans(prompt))
         runs = self._controls.cut_at_marks(prompt) if prompt.marks else [Run(prompt, True)]
+        done = num_spans = 0
         for run in runs:
-            start, end = done, done + len(run.text)
-            while cut is not None and cut < end:
-                if cut > done:
-                    yield Run(run.text[done - start : cut - start], run.parse_special)
-                    done = cut
-                cut = next(cuts, None)
-            if done < end:
-                yield Run(run.text[done - start :], run.parse_special)
-            done = end
+            new = self._vocab.tokenize(run.text, add_special=False, parse_special=run.parse_special)
+            done += len(run.text)
+            inside = spans[num_spans : bisect_left(spans, (done, 0), num_spans)]
+            num_spans += len(inside)
+            self._note_controls(whole, inside, new)
+            whole.tokens.extend(new)
+        return whole
 
-    def _cuts_for(self, prompt: RenderedPrompt, offsets: Sequence[int]) -> Iterator[int]:
-        """Yield, for each offset, the start of the last control token that begins up to it."""
-        num_before = 0
-        last = -1
-        for start, _ in self._controls.token_spans(prompt) if offsets else ():
-            behind = bisect_left(offsets, start, num_before)
-            if behind > num_before and last >= 0:
-                yield last
-            num_before, last = behind, start
-        if last >= 0 and num_before < len(offsets):
-            yield last
+    def _note_controls(
+        self, whole: TokenisedPrompt, spans: list[tuple[int, int]], new: list[int]
+    ) -> None:
+        """Note where control tokens stand, if the new tokens hold just those that are spelled."""
+        spelled = [self._control_tokens[whole.prompt[start:end]] for start, end in spans]
+        found = [i for i, token in enumerate(new) if token in self._control_ids]
+        if [new[i] for i in found] != spelled:
+            return
+        num_before = len(whole.tokens)
+        whole.starts.extend(start for start, _ in spans)
+        whole.ends.extend(end for _, end in spans)
+        whole.positions.extend(num_before + i for i in found)
 
-    def _positions_in(self, text: str, tokens: list[int], offsets: Sequence[int]) -> list[int]:
+    def _find_positions(self, whole: TokenisedPrompt, offsets: Sequence[int]) -> list[int]:
+        """Return positions of offsets, each counted from the last control token that is certain."""
+        starts = [0, *whole.starts, len(whole.prompt)]
+        edges = [0, *whole.positions, len(whole.tokens)]
+        positions: list[int] = []
+        while len(positions) < len(offsets):
+            first = len(positions)
+            i = bisect_right(starts, offsets[first]) - 1
+            if i == len(starts) - 1:
+                return positions + [edges[-1]] * (len(offsets) - first)
+            inside = offsets[first : bisect_left(offsets, starts[i + 1], first)]
+            text = whole.prompt[starts[i] : starts[i + 1]]
+            tokens = whole.tokens[edges[i] : edges[i + 1]]
+            found = self._positions_in(text, tokens, [offset - starts[i] for offset in inside])
+            positions += [edges[i] + position for position in found]
+        return positions
+
+    def _positions_in(self, text: str, tokens: Sequence[int], offsets: Sequence[int]) -> list[int]:
         """Return positions of offsets, in rising order, among the tokens of a text.
 
         Where pieces of tokens are not the text, as with tokenizers that normalise, the rest of
