@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,20 +123,30 @@ def measure_prefill(model: Path, threads: int, repeats: int) -> Values:
 
 
 def measure_tokenising(model: Path, _: int, repeats: int) -> Values:
-    """Measure the vocabulary alone, and the prompt tokeniser around it."""
+    """Measure the vocabulary alone, and the prompt tokeniser at a first and at a next turn."""
     with open_vocabulary(model) as loaded:
-        text = render(load_template(loaded.vocab), longest_request())
-        tokenizer = PromptTokenizer(loaded.vocab)
-        num_tokens = len(tokenizer.tokenize_prompt(text))
+        vocab, template, request = loaded.vocab, load_template(loaded.vocab), longest_request()
+        text = render(template, request)
+        last_turn = render(template, replace(request, messages=request.messages[:-2]))
+        num_tokens, num_known = (
+            len(PromptTokenizer(vocab).tokenize_prompt(prompt)) for prompt in (text, last_turn)
+        )
         plain = str(text)
+        alone = take_ms(
+            repeats, lambda: vocab.tokenize(plain, add_special=False, parse_special=True)
+        )
+        firsts: list[float] = []
+        nexts: list[float] = []
+        for _ in range(repeats):
+            tokenizer = PromptTokenizer(vocab)
+            for prompt, values in ((last_turn, firsts), (text, nexts)):
+                started = time.perf_counter()
+                tokenizer.tokenize_prompt(prompt)
+                values.append((time.perf_counter() - started) * 1000)
         return {
-            f"vocabulary alone, {num_tokens:,} tokens": take_ms(
-                repeats,
-                lambda: loaded.vocab.tokenize(plain, add_special=False, parse_special=True),
-            ),
-            f"prompt tokeniser, {num_tokens:,} tokens": take_ms(
-                repeats, lambda: tokenizer.tokenize_prompt(text)
-            ),
+            f"vocabulary alone, {num_tokens:,} tokens": alone,
+            f"prompt tokeniser, first turn of {num_known:,} tokens": firsts,
+            f"prompt tokeniser, next turn of {num_tokens - num_known:,} tokens": nexts,
         }
 
 

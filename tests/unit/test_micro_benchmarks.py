@@ -45,7 +45,10 @@ def test_rendering_and_tokenising_work_on_any_model(tiny: Path) -> None:
     rendered = measure_rendering(tiny, 1, 1)
     assert [name.split()[0] for name in rendered] == ["check", "render"]
     tokenised = measure_tokenising(tiny, 1, 1)
-    assert [name.split(",")[0] for name in tokenised] == ["vocabulary alone", "prompt tokeniser"]
+    assert [name.split(" of ")[0] for name in list(tokenised)[1:]] == [
+        "prompt tokeniser, first turn",
+        "prompt tokeniser, next turn",
+    ]
 
 
 def test_chunks_begin_with_the_one_that_others_are_compared_with() -> None:
