@@ -25,8 +25,8 @@ REASONS: dict[CacheReason, str] = {
     "pruned_history": "The client shortened or removed an old message, at {place}.",
     "compacted": "The client replaced many messages by few, from {place} on.",
     "branch": "It takes another way than earlier requests from {place} on.",
-    "evicted": "What was kept of it had to make room for other conversations; a larger "
-    "--cache-ram keeps more.",
+    "evicted": "What was kept of it had to make room; a larger --cache-ram keeps more of all "
+    "conversations, a larger --ctx-checkpoints more of each.",
     "no_checkpoint_at": "This model can only go on from kept states, and none was kept where it "
     "would have been needed.",
     "not_saved": "What was computed before was never written into the cache, or without the "

@@ -150,6 +150,7 @@ class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
     saved_bytes: int
     evicted_checkpoints: int
     evicted_segments: int
+    thinned_checkpoints: int
 
 
 class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,4 +294,5 @@ def _counters_shape(summary: CacheSummary) -> CountersShape:
         saved_bytes=counters.num_saved_bytes,
         evicted_checkpoints=counters.num_evicted_checkpoints,
         evicted_segments=counters.num_evicted_segments,
+        thinned_checkpoints=counters.num_thinned_checkpoints,
     )

@@ -25,10 +25,10 @@ Tokens = npt.NDArray[np.int32]
 
 SYSTEM_ROLES = ("system", "developer")
 TOOL_ROLES = ("tool", "function")
-MESSAGE_KINDS = ("system_end", "message_end", "prompt_end")
+MESSAGE_KINDS = ("message_end", "prompt_end")
 
 # All arbitrary.
-MIN_KNOWN_TOKENS = 8  # fewer are shared by any two prompts of one template
+MIN_KNOWN_TOKENS = 16  # fewer are shared by any two prompts of one template
 MIN_TWICE_TOKENS = 64  # fewer are computed within one micro-batch, and no reason to look for causes
 MIN_COMPACTED_MESSAGES = 4  # fewer that are gone are called pruned
 REJOIN_TOKENS = 32  # the begin of a message that is compared, with what follows it
@@ -70,8 +70,14 @@ def is_diverging(facts: PrefixFacts) -> bool:
 
 
 def find_message(boundaries: Iterable[Boundary], pos: int) -> Boundary | None:
-    """Return the end of the message that a position lies in; None behind the last one."""
-    ends = (found for found in boundaries if found.kind in MESSAGE_KINDS)
+    """Return the end of the message that a position lies in; None behind the last one.
+
+    `system_end` stands for a message only where tools make a system prompt without one: else it
+    lies in the head of the next message, as far as all conversations share that.
+    """
+    ends = [found for found in boundaries if found.kind in MESSAGE_KINDS]
+    if not any(end.role in SYSTEM_ROLES for end in ends):
+        ends = [found for found in boundaries if found.kind == "system_end"] + ends
     return next((end for end in ends if end.pos > pos), None)
 
 

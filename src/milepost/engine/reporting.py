@@ -112,4 +112,5 @@ class Totals:
             num_saved_bytes=self.checkpointer.num_saved_bytes,
             num_evicted_checkpoints=evictions.num_evicted_checkpoints,
             num_evicted_segments=evictions.num_evicted_segments,
+            num_thinned_checkpoints=evictions.num_thinned_checkpoints,
         )

@@ -121,16 +121,23 @@ METRICS = (
     Metric(
         "milepost_evictions",
         "counter",
-        "What had to go to stay within --cache-ram.",
+        "What had to go to stay within --cache-ram and, thinned, --ctx-checkpoints.",
         lambda status: status.counters.num_evicted_checkpoints,
         {"what": "checkpoint"},
     ),
     Metric(
         "milepost_evictions",
         "counter",
-        "What had to go to stay within --cache-ram.",
+        "What had to go to stay within --cache-ram and, thinned, --ctx-checkpoints.",
         lambda status: status.counters.num_evicted_segments,
         {"what": "segment"},
+    ),
+    Metric(
+        "milepost_evictions",
+        "counter",
+        "What had to go to stay within --cache-ram and, thinned, --ctx-checkpoints.",
+        lambda status: status.counters.num_thinned_checkpoints,
+        {"what": "thinned"},
     ),
     Metric(
         "milepost_cache_bytes",

@@ -288,6 +288,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     num_saved_bytes: int = 0  # of states and segments
     num_evicted_checkpoints: int = 0
     num_evicted_segments: int = 0
+    num_thinned_checkpoints: int = 0  # too many along one conversation
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

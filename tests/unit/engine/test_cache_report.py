@@ -39,7 +39,10 @@ def render(messages: list[Message]) -> tuple[np.ndarray, tuple[Boundary, ...]]:
         tokens += [HEAD, ROLES[role], *content, END]
         kind = "message_end" if index < len(messages) - 1 else "prompt_end"
         boundaries.append(Boundary(len(tokens), kind, index, role))
+        if role == "system":  # all conversations share the head of the next message
+            boundaries.append(Boundary(len(tokens) + 2, "system_end", index, role))
     tokens += [HEAD, ROLES["assistant"]]
+    boundaries.sort(key=lambda boundary: boundary.pos)
     return np.array(tokens, np.int32), tuple(boundaries)
 
 
@@ -130,6 +133,12 @@ def test_reasoning_of_the_last_answer_that_is_dropped_when_the_user_speaks() -> 
     assert reason_after(history, messages) == "stripped_reasoning"
 
 
+def test_a_word_that_follows_the_system_prompt_begins_no_message() -> None:
+    word = words(1)[0]
+    history = changed(4, [*[word] * 20, *words(6)])
+    assert reason_after(history, changed(4, words(6))) == "stripped_reasoning"
+
+
 def test_a_short_answer_that_was_never_generated_is_no_stripped_one() -> None:
     assert reason_after(HISTORY, changed(4, words(81, 20))) == "edited_message"
 
@@ -208,3 +217,12 @@ def test_a_position_lies_in_the_message_that_ends_behind_it() -> None:
     )
     found = [find_message(boundaries, pos) for pos in (0, 9, 10, 19, 20)]
     assert [end.message_index if end else None for end in found] == [0, 0, 1, 1, None]
+
+
+def test_tools_are_a_system_prompt_of_their_own() -> None:
+    boundaries = (
+        Boundary(10, "system_end", -1, "system"),
+        Boundary(20, "prompt_end", 0, "user"),
+    )
+    found = [find_message(boundaries, pos) for pos in (9, 10)]
+    assert [end.role if end else None for end in found] == ["system", "user"]
