@@ -85,7 +85,9 @@ def choose_reason(message: Generate, prompt: Tokens, facts: PrefixFacts) -> Cach
     """Return what most of a prefill is put down to."""
     if not facts.is_reuse_wanted:
         return "cache_off"
-    if count_twice(facts, len(prompt)) >= MIN_TWICE_TOKENS:
+    num_twice, num_new = count_twice(facts, len(prompt)), len(prompt) - facts.num_known
+    is_most = num_twice >= num_new or not is_diverging(facts)
+    if num_twice >= MIN_TWICE_TOKENS and is_most:
         return _explain_loss(facts)
     if max(facts.num_known, facts.num_reused) == 0:
         return "first_request"
@@ -125,7 +127,14 @@ def _explain_divergence(message: Generate, prompt: Tokens, facts: PrefixFacts) -
             return "pruned_history"
         if own.role == "assistant" and _is_kept(prompt[pos : own.pos], old):
             return "stripped_reasoning"
-    return "edited_message" if rejoin is not None or own.role == "assistant" else "branch"
+    is_edited = rejoin is not None or own.role == "assistant" or _is_begun(message, own, pos)
+    return "edited_message" if is_edited else "branch"
+
+
+def _is_begun(message: Generate, own: Boundary, pos: int) -> bool:
+    """Return whether a message that is not the last begins as it did; the last one may be typed."""
+    starts = [end.pos for end in message.boundaries if end.pos <= pos]
+    return own.kind == "message_end" and pos - max(starts, default=0) >= MIN_KNOWN_TOKENS
 
 
 def _find_heads(boundaries: Sequence[Boundary], prompt: Tokens) -> Tokens:

@@ -143,6 +143,12 @@ def test_a_short_answer_that_was_never_generated_is_no_stripped_one() -> None:
     assert reason_after(HISTORY, changed(4, words(81, 20))) == "edited_message"
 
 
+def test_a_reminder_that_moves_on() -> None:
+    history = [SYSTEM, ("user", [*words(1), *words(2)])]
+    messages = [SYSTEM, ("user", words(1)), ("assistant", words(3)), ("user", words(2))]
+    assert reason_after(history, messages) == "edited_message"
+
+
 def test_an_old_result_is_shortened() -> None:
     assert reason_after(HISTORY, changed(3, words(82, 4))) == "pruned_history"
 
@@ -194,6 +200,19 @@ def test_what_is_there_but_was_not_used() -> None:
     assert reason(missing=NO_CAUSE) == "restore_refused_slower"
     assert reason(num_failed=1, num_refused=1) == "restore_failed"
     assert reason(is_reuse_wanted=False) == "cache_off"
+
+
+@pytest.mark.parametrize(("num_reused", "reason"), [(250, "changed_system"), (40, "evicted")])
+def test_the_larger_of_a_change_and_a_loss_is_named(num_reused: int, reason: str) -> None:
+    prompt, boundaries = render([("system", words(0, 500)), ("user", words(1, 10))])
+    facts = PrefixFacts(
+        is_reuse_wanted=True,
+        num_known=330,
+        missing="evicted",
+        replaced=(np.array(words(2), np.int32),),
+        num_reused=num_reused,
+    )
+    assert choose_reason(generate(boundaries), prompt, facts) == reason
 
 
 def test_a_few_tokens_that_are_lost_are_no_reason() -> None:
