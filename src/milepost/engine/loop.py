@@ -28,7 +28,7 @@ from milepost.engine.slots import Slot, SlotTable
 from milepost.engine.statistics import Statistics
 from milepost.engine.status import describe_status
 from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
-from milepost.libllama import Batch
+from milepost.libllama import Batch, Context
 from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
@@ -67,7 +67,7 @@ class Loop:
             memory, self._slots, self._restorer, placement_limits(settings), clock
         )
         self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
-        self._limits = BatchLimits(context.num_batch_tokens, context.num_ubatch_tokens)
+        self._limits = batch_limits(context)
         reporter = Reporter(context.model.vocab)
         self._decoder = Decoder(context, reporter, connection.send, clock)
         self._totals = Totals(self._statistics, reporter, self._checkpointer, memory.cache)
@@ -346,3 +346,14 @@ class Loop:
 
     def _choice_of(self, share: Share) -> Choice:
         return self._choice_in(share.slot_id)
+
+
+def batch_limits(context: Context) -> BatchLimits:
+    """Return how large batches may be; one micro-batch for a small window cache.
+
+    With more, llama.cpp may drop cells that the first micro-batch still needs, and computes on
+    without them (docs/decisions/0005).
+    """
+    num_ubatch_tokens = context.num_ubatch_tokens
+    num_batch_tokens = num_ubatch_tokens if context.has_small_window else context.num_batch_tokens
+    return BatchLimits(num_batch_tokens, num_ubatch_tokens)

@@ -160,7 +160,8 @@ def make_context(model: Model, settings: EngineSettings) -> Context:
         ContextParams(
             num_context_tokens=settings.ctx_size or model.num_context_train_tokens,
             num_batch_tokens=batch,
-            num_ubatch_tokens=min(settings.ubatch_size, batch),
+            # A token of each decoding choice must fit into one micro-batch (decision 0005).
+            num_ubatch_tokens=max(min(settings.ubatch_size, batch), settings.parallel),
             num_sequences=settings.parallel + NUM_EXTRA_SEQUENCES,
             num_threads=threads,
             num_threads_batch=settings.threads_batch if settings.threads_batch > 0 else threads,
