@@ -27,7 +27,6 @@ class Vocab:
         self.bos_token: int = self._lib.llama_vocab_bos(pointer)  # -1 where there is none
         self.eos_token: int = self._lib.llama_vocab_eos(pointer)  # -1 where there is none
         self.adds_bos: bool = bool(self._lib.llama_vocab_get_add_bos(pointer))
-        self._buffer = self._ffi.new("char[]", PIECE_BUFFER_BYTES)
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     @property
@@ -118,13 +117,14 @@ class Vocab:
                 )
 
     def _read_piece(self, token: int, special: bool) -> bytes:
+        # A buffer per call: the call releases the GIL, and two threads may read pieces.
+        buffer = self._ffi.new("char[]", PIECE_BUFFER_BYTES)
         read, size = self._lib.llama_token_to_piece, PIECE_BUFFER_BYTES
-        length = read(self.pointer, token, self._buffer, size, 0, special)
+        length = read(self.pointer, token, buffer, size, 0, special)
         if length < 0:
-            size = -length
-            self._buffer = self._ffi.new("char[]", max(size, PIECE_BUFFER_BYTES))
-            length = read(self.pointer, token, self._buffer, size, 0, special)
-        return bytes(self._ffi.buffer(self._buffer, length)[:])
+            buffer = self._ffi.new("char[]", -length)
+            length = read(self.pointer, token, buffer, -length, 0, special)
+        return bytes(self._ffi.buffer(buffer, length)[:])
 
     def _text(self, token: int) -> str:
         if token < 0:
