@@ -44,6 +44,9 @@ SegmentKey = TypeVar("SegmentKey")
 FRESH_REQUESTS = 0.5  # the latest conversation comes next three times as likely as the one before
 APPENDS = 8.0  # most requests of an agent append to its last one
 NEAR_TOKENS = 256  # edits nearer to the tip than one message are one place
+# States at the end of a conversation that thinning spares: of its last turn there are the boundary
+# before the user's message, the end of the prompt and the end of the answer, and one to go back to.
+NUM_FRESH_CHECKPOINTS = 4
 SYSTEM_END_HITS = 8  # a new conversation starts from there
 LAST_USER_HITS = 8  # the next user turn does, where the template or the agent changes this one
 
@@ -105,10 +108,13 @@ def expected_returns(positions: Sequence[int], tips: Positions, rates: Rates) ->
 def choose_thinned(checkpoints: Sequence[CheckpointRecord[CheckpointKey]]) -> int:
     """Return the index of the least worthy checkpoint of one path, whatever its bytes; not pinned.
 
-    Returns -1 if all are pinned.
+    `checkpoints` ascend. The last few are spared: the next turn goes on from one of them, and which
+    one depends on how the client renders the answer. Returns -1 if all others are pinned.
     """
     worths = _Worths(checkpoints)
-    free = [index for index, record in enumerate(checkpoints) if not record.is_pinned]
+    num_fresh = min(NUM_FRESH_CHECKPOINTS, len(checkpoints) // 2)
+    settled = enumerate(checkpoints[: len(checkpoints) - num_fresh])
+    free = [index for index, record in settled if not record.is_pinned]
     return min(free, key=worths.of, default=-1)
 
 

@@ -44,6 +44,12 @@ class Option:
     checkpoint: Checkpoint | None = None  # for live_state
     stored: StoredState | None = None  # for ram
 
+    @property
+    def is_extension(self) -> bool:
+        """Whether a slot just goes on with what it holds."""
+        slot = self.slot
+        return slot is not None and not slot.is_busy and slot.num_tokens == self.pos
+
 
 FROM_START = Option("none", 0)
 
@@ -182,7 +188,7 @@ class Restorer:
                 option.pos,
                 index=index,
                 num_bytes=option.num_bytes,
-                extra_s=FORK_S if option.slot is not None else 0.0,
+                extra_s=0.0 if option.is_extension else FORK_S,
             )
             for index, option in enumerate(options)
         ]
