@@ -48,6 +48,9 @@ NEAR_TOKENS = 256  # edits nearer to the tip than one message are one place
 # before the user's message, the end of the prompt and the end of the answer, and one to go back to.
 NUM_FRESH_CHECKPOINTS = 4
 SYSTEM_END_HITS = 8  # a new conversation starts from there
+# The next turn does where the client renders the answer otherwise than it was sampled (reasoning
+# stripped, tool calls written anew); the state after the answer is then of no use.
+PROMPT_END_HITS = 4
 LAST_USER_HITS = 8  # the next user turn does, where the template or the agent changes this one
 
 

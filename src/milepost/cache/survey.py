@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.eviction import (
     LAST_USER_HITS,
+    PROMPT_END_HITS,
     SYSTEM_END_HITS,
     CheckpointRecord,
     Holdings,
@@ -29,6 +30,12 @@ from milepost.cache.segment import Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Path, Tree
 
+# Uses that a state can expect for where it is, besides those it has had.
+EXPECTED_HITS: dict[CheckpointKind, int] = {
+    "last_user": LAST_USER_HITS,
+    "prompt_whole": PROMPT_END_HITS,
+    "prompt_end": PROMPT_END_HITS,
+}
 # Cells are of no use without a state, where one is needed. Not zero: the older ones go first.
 WITHOUT_STATE = 1e-6
 
@@ -102,7 +109,7 @@ class _Survey:
         return iter(self.tips.expected_returns(node, positions) if positions else ())
 
     def _expected_hits(self, node: Node, checkpoint: Checkpoint) -> float:
-        num_hits = checkpoint.num_hits + (checkpoint.kind == "last_user") * LAST_USER_HITS
+        num_hits = checkpoint.num_hits + EXPECTED_HITS.get(checkpoint.kind, 0)
         hits = num_hits * usage_rate(_age(checkpoint.last_used, self.now))
         if checkpoint.kind == "system_end":  # of use as long as any conversation goes through it
             hits += SYSTEM_END_HITS * usage_rate(_age(node.last_used, self.now))
