@@ -157,3 +157,13 @@ def test_errors_that_nobody_takes_are_warnings(
 
 def test_devices_name_the_cpu(library: libllama.Library) -> None:
     assert any(device.is_cpu and device.name and device.description for device in library.devices())
+
+
+def test_what_a_return_code_says_is_detail(
+    library: libllama.Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = library.ffi.cast("ggml_log_callback", library._log_callback)
+    with caplog.at_level(logging.DEBUG, "milepost.libllama.loader"):
+        text = library.ffi.new("char[]", b"decode: removing memory module entries\n")
+        callback(3, text, library.ffi.NULL)
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]

@@ -19,6 +19,7 @@ from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.memory import Memory
+from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
@@ -67,7 +68,7 @@ class Loop:
             memory, self._slots, self._restorer, placement_limits(settings), clock
         )
         self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
-        self._limits = batch_limits(context)
+        self._limits = batch_limits(context, memory.traits)
         reporter = Reporter(context.model.vocab)
         self._decoder = Decoder(context, reporter, connection.send, clock)
         self._totals = Totals(self._statistics, reporter, self._checkpointer, memory.cache)
@@ -348,12 +349,14 @@ class Loop:
         return self._choice_in(share.slot_id)
 
 
-def batch_limits(context: Context) -> BatchLimits:
-    """Return how large batches may be; one micro-batch for a small window cache.
+def batch_limits(context: Context, traits: MemoryTraits) -> BatchLimits:
+    """Return how large batches may be; one micro-batch where more could do harm.
 
-    With more, llama.cpp may drop cells that the first micro-batch still needs, and computes on
-    without them (docs/decisions/0005).
+    With more than one, llama.cpp may drop cells of a small window cache that the first one still
+    needs, and computes on without them (docs/decisions/0005). And a state that does not survive an
+    abort goes back to the begin of the batch: that should not be far (docs/decisions/0002).
     """
     num_ubatch_tokens = context.num_ubatch_tokens
-    num_batch_tokens = num_ubatch_tokens if context.has_small_window else context.num_batch_tokens
+    has_one = context.has_small_window or not traits.survives_abort
+    num_batch_tokens = num_ubatch_tokens if has_one else context.num_batch_tokens
     return BatchLimits(num_batch_tokens, num_ubatch_tokens)

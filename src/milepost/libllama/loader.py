@@ -137,9 +137,10 @@ class Library:
             return
         if self._level >= logging.ERROR:
             self._recent_errors.append(line)  # they are in the message of the call that fails
-        # What llama.cpp calls information (hundreds of lines at load) is detail for our users.
-        level = logging.WARNING if self._level == logging.WARNING else logging.DEBUG
-        logger.log(level, "%s", line)
+        # What llama.cpp calls information (hundreds of lines at load) is detail for our users, and
+        # so is what the return code of a decode says: aborted, or out of cells.
+        is_warning = self._level == logging.WARNING and not line.startswith("decode: ")
+        logger.log(logging.WARNING if is_warning else logging.DEBUG, "%s", line)
 
 
 def open_library() -> Library:
