@@ -33,8 +33,7 @@ class Saved:
     """What one call of `Checkpointer.save` wrote."""
 
     num_bytes: int
-    elapsed_s: float
-    num_checkpoints: int = 0  # 1: a state was copied
+    num_checkpoints: int  # 1: a state was copied
 
 
 class Checkpointer:
@@ -48,14 +47,16 @@ class Checkpointer:
         self.num_saved_bytes = 0
         self.num_checkpoints = 0
         self._pinned: list[np.ndarray] = []  # the latest last
-        self.saved_s = 0.0
+        limits = memory.cache.limits
+        # Without room nothing is copied, only to be refused by the cache.
+        self._keeps_any = memory.traits.can_restore and limits.budget_bytes > 0
+        self._keeps_states = memory.traits.has_states and limits.max_checkpoints > 0
 
     def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
         """Keep the state of a slot as it is now; a state that is kept already is not copied."""
-        started_s = self._clock()
         num_bytes = num_state_bytes = 0
-        self._cache.note(slot.held, started_s)
-        if self._traits.can_restore and slot.num_tokens >= MIN_TOKENS:
+        self._cache.note(slot.held, self._clock())
+        if self._keeps_any and slot.num_tokens >= MIN_TOKENS:
             try:
                 # The state first: cells that no state needs are the first to be evicted.
                 num_state_bytes = self._save_state(slot, kind)
@@ -64,10 +65,9 @@ class Checkpointer:
                 logger.warning("a checkpoint at %d was not kept: %s", slot.num_tokens, error)
         if num_state_bytes and kind == "system_end":
             self._pin(slot.held)
-        saved = Saved(num_bytes, self._clock() - started_s, int(num_state_bytes > 0))
+        saved = Saved(num_bytes, int(num_state_bytes > 0))
         self.num_saved_bytes += saved.num_bytes
         self.num_checkpoints += saved.num_checkpoints
-        self.saved_s += saved.elapsed_s
         return saved
 
     def _pin(self, tokens: np.ndarray) -> None:
@@ -93,7 +93,7 @@ class Checkpointer:
         return num_bytes
 
     def _save_state(self, slot: Slot, kind: CheckpointKind) -> int:
-        if not self._traits.has_states or self._cache.has_checkpoint(slot.held):
+        if not self._keeps_states or self._cache.has_checkpoint(slot.held):
             return 0
         read = self._states.read_partial if self._traits.has_segments else self._states.read
         data = read(slot.seq_id)

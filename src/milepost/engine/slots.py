@@ -55,12 +55,8 @@ class SlotTable:
     @property
     def idle(self) -> list[Slot]:
         """Slots that can take a request, the least recently used first."""
-        return [slot for slot in self.by_use if not slot.is_busy]
-
-    @property
-    def by_use(self) -> list[Slot]:
-        """All slots, the least recently used first."""
-        return sorted(self.slots, key=lambda slot: slot.last_used)
+        found = [slot for slot in self.slots if not slot.is_busy]
+        return sorted(found, key=lambda slot: slot.last_used)
 
     @property
     def num_idle(self) -> int:
