@@ -27,6 +27,14 @@ async def leave_in_prefill(client: EngineClient, tokens: list[int]) -> float:
     return time.perf_counter() - started
 
 
+async def leave_at_once(client: EngineClient, tokens: list[int]) -> None:
+    """Cancel a request while its first batch is computed."""
+    async with client.generate(spec(tokens, wants_progress=True)) as generation:
+        async for event in generation:
+            if isinstance(event, PromptProgress):
+                break
+
+
 async def leave_in_decode(client: EngineClient, tokens: list[int], num_deltas: int) -> None:
     async with client.generate(spec(tokens)) as generation:
         async for event in generation:
@@ -53,6 +61,17 @@ def test_a_prefill_is_aborted_and_the_next_request_is_right(
     num_cached = answer.end.timings.cache_n
     assert num_cached % 512 == 0
     assert num_cached > 0
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_a_last_micro_batch_is_not_lost_by_a_cancel(engines: Engines, kind: models.Kind) -> None:
+    engine, prompt = engines(kind), prompt_tokens(400, seed=46)
+    before = engine.counters()
+    engine.run(leave_at_once(engine.client, prompt))
+    assert engine.is_idle
+    engine.ask(prompt, max_tokens=2)
+    num_prefilled = engine.counters().num_prefilled_tokens - before.num_prefilled_tokens
+    assert num_prefilled == len(prompt)
 
 
 @pytest.mark.parametrize("kind", models.KINDS)

@@ -30,19 +30,18 @@ def probe(path: Path, *, swa_full: bool = False) -> MemoryTraits:
 
 
 @pytest.mark.parametrize(
-    ("kind", "can_cut", "survives_abort", "has_segments", "has_states"),
+    ("kind", "can_cut", "has_segments", "has_states"),
     [
-        ("full", True, True, True, False),
-        ("window", False, True, True, True),
-        ("recurrent", False, False, False, True),
-        ("hybrid", False, False, True, True),
+        ("full", True, True, False),
+        ("window", False, True, True),
+        ("recurrent", False, False, True),
+        ("hybrid", False, True, True),
     ],
 )
 def test_a_kind_is_found_by_trying(
     tiny_models: dict[str, Path],
     kind: str,
     can_cut: bool,
-    survives_abort: bool,
     has_segments: bool,
     has_states: bool,
 ) -> None:
@@ -50,7 +49,6 @@ def test_a_kind_is_found_by_trying(
 
     assert traits.kind == kind
     assert traits.can_cut == can_cut
-    assert traits.survives_abort == survives_abort
     assert traits.has_segments == has_segments
     assert traits.has_states == has_states
     assert traits.can_restore

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from tests import models
 from tests.engine.conftest import Engines
 from tests.engine.running import Answer, RunningEngine, check_same, prompt_tokens
+
+from milepost.protocol.sampling import SamplingParams
 
 WHOLE_ONLY: tuple[models.Kind, ...] = ("window", "recurrent", "hybrid")
 NUM_STEPS = 30
@@ -55,13 +58,37 @@ def test_an_edit_of_what_cannot_be_cut_is_computed_anew(
     assert ask_both(engines(kind), fresh_engines(kind), edited).end.timings.cache_n == 0
 
 
-def test_the_same_prompt_again_computes_its_last_token(
-    engines: Engines, fresh_engines: Engines
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_the_same_prompt_again_computes_nothing(
+    engines: Engines, fresh_engines: Engines, kind: models.Kind
 ) -> None:
     prompt = prompt_tokens(100, seed=24)
-    ask_both(engines("full"), fresh_engines("full"), prompt)
-    answer = ask_both(engines("full"), fresh_engines("full"), prompt)
-    assert (answer.end.timings.cache_n, answer.end.timings.prompt_n) == (99, 1)
+    first = ask_both(engines(kind), fresh_engines(kind), prompt)
+    again = ask_both(engines(kind), fresh_engines(kind), prompt)
+    assert (again.end.timings.cache_n, again.end.timings.prompt_n) == (100, 0)
+    assert again.end.cache is not None
+    assert again.end.cache.reason == "extended"
+    assert again.tokens == first.tokens
+
+
+def test_choices_of_a_known_prompt_are_drawn_one_by_one(engines: Engines) -> None:
+    engine, prompt = engines("hybrid"), prompt_tokens(100, seed=27)
+    warm = SamplingParams(temperature=3.0, seed=1, ignore_eos=True)
+    fields: dict[str, Any] = {"max_tokens": 6, "num_choices": 3, "sampling": warm}
+    first = engine.ask(prompt, **fields)
+    again = engine.ask(prompt, **fields)
+    assert again.end.timings.prompt_n == 0
+    assert [choice.tokens for choice in again.choices] == [c.tokens for c in first.choices]
+    assert len({tuple(choice.tokens) for choice in again.choices}) == 3
+
+
+def test_a_grammar_holds_for_the_first_token_of_a_known_prompt(engines: Engines) -> None:
+    engine, prompt = engines("hybrid"), prompt_tokens(100, seed=28)
+    engine.ask(prompt, max_tokens=1)
+    digits = SamplingParams(temperature=0.0, grammar="root ::= [0-9]+")
+    answer = engine.ask(prompt, max_tokens=2, sampling=digits)
+    assert answer.end.timings.prompt_n == 0
+    assert answer.text.isdigit()
 
 
 def test_nothing_is_reused_when_it_is_not_wanted(engines: Engines) -> None:

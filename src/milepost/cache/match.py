@@ -1,7 +1,8 @@
 """What a prompt finds in the cache: how much of it is known, and where it can go on.
 
-Positions that can be restored end before the last token of the prompt: that token is always
-computed, because its logits choose the first token of the answer.
+Positions that can be restored end before the last token of the prompt: that token is computed,
+because its logits choose the first token of the answer. Who has kept those asks for a prompt that
+is longer by one.
 """
 
 from __future__ import annotations

@@ -129,6 +129,7 @@ class Admission:
         start = self._restorer.start(request.prompt, reuse=message.cache_prompt)
         request.facts = start.facts
         request.num_cached = start.facts.num_reused
+        request.known_logits = start.known_logits
         self._restorer.clear_idle(start.slot)
         plan_request(request, self._memory, self._limits, start.match)
         for index, sampler in enumerate(samplers):

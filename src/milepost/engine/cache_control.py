@@ -34,6 +34,7 @@ class CacheControl:
         self, memory: Memory, slots: SlotTable, totals: Totals, clock: Callable[[], float]
     ) -> None:
         self._cache = memory.cache
+        self._prompt_logits = memory.prompt_logits
         self._slots = slots
         self._totals = totals
         self._clock = clock
@@ -97,6 +98,7 @@ class CacheControl:
         self._num_tokens = 0
         for slot in self._slots.idle:
             self._slots.clear(slot)
+        self._prompt_logits.clear()
         freed_bytes = self._cache.clear()
         logger.info("the prefix cache was cleared: %d bytes", freed_bytes)
         return freed_bytes

@@ -60,7 +60,10 @@ class PrefixFacts:
 
 
 def count_twice(facts: PrefixFacts, num_prompt_tokens: int) -> int:
-    """Return how many tokens are known but computed again; the last one always has to be."""
+    """Return how many tokens are known but computed again; the last one does not count.
+
+    It has to be computed for its logits, unless those were kept as well.
+    """
     return max(0, min(facts.num_known, num_prompt_tokens - 1) - facts.num_reused)
 
 

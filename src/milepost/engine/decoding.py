@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from milepost.engine.reporting import Reporter
 from milepost.engine.sampling import NO_TOKEN, token_logprob
 from milepost.engine.sequence import Choice, Request
@@ -35,22 +37,15 @@ class Decoder:
 
         Sends a Delta when there is text; the caller sends the Finished.
         """
-        message = choice.request.message
-        if message.max_tokens == 0:
+        if choice.request.message.max_tokens == 0:
             return "limit"
-        token = choice.sampler.sample(row)
-        if choice.num_decoded == 0:
-            choice.decode_started_s = self._clock()
-        choice.num_decoded += 1
-        if token == NO_TOKEN or token in self._vocab.eog_tokens:
-            return "eos"
-        choice.append(token)
-        self._note_token(choice, token, row)
-        piece = self._vocab.piece(token, special=message.special)
-        text = choice.stop.feed(choice.detokenizer.feed(piece))
-        if text:
-            self._send_delta(choice, text)
-        return self._finish_reason(choice)
+        return self._take(choice, choice.sampler.sample(row), row)
+
+    def step_from(self, choice: Choice, logits: np.ndarray) -> FinishReason | None:
+        """Do the same with logits that were kept, float32 of shape (num_vocab,)."""
+        if choice.request.message.max_tokens == 0:
+            return "limit"
+        return self._take(choice, choice.sampler.sample_from(logits), logits)
 
     def finish(self, choice: Choice, reason: FinishReason) -> None:
         """Send the rest of the text, and the Finished."""
@@ -61,11 +56,27 @@ class Decoder:
         report = self._reporter.report(choice.request) if choice.index == 0 else None
         self._send(finished_message(choice, reason, self._clock(), report))
 
-    def _note_token(self, choice: Choice, token: int, row: int) -> None:
+    def _take(self, choice: Choice, token: int, logits: int | np.ndarray) -> FinishReason | None:
+        """Add a sampled token; `logits` are a row of the last batch, or the values themselves."""
+        if choice.num_decoded == 0:
+            choice.decode_started_s = self._clock()
+        choice.num_decoded += 1
+        if token == NO_TOKEN or token in self._vocab.eog_tokens:
+            return "eos"
+        choice.append(token)
+        self._note_token(choice, token, logits)
+        piece = self._vocab.piece(token, special=choice.request.message.special)
+        text = choice.stop.feed(choice.detokenizer.feed(piece))
+        if text:
+            self._send_delta(choice, text)
+        return self._finish_reason(choice)
+
+    def _note_token(self, choice: Choice, token: int, logits: int | np.ndarray) -> None:
         choice.unsent_tokens.append(token)
         num_top = choice.request.message.num_logprobs
         if num_top >= 0:
-            logits = self._context.logits(row)
+            if isinstance(logits, int):
+                logits = self._context.logits(logits)
             choice.unsent_logprobs.append(token_logprob(logits, token, num_top, self._vocab.piece))
 
     def _finish_reason(self, choice: Choice) -> FinishReason | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import numpy as np
+
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.config import EngineSettings
 from milepost.engine.admission import Admission
@@ -57,7 +59,7 @@ class Loop:
     ) -> None:
         context, num_parallel = memory.context, settings.parallel
         self._context = context
-        self._traits = memory.traits
+        self._prompt_logits = memory.prompt_logits
         self._connection = connection
         self._clock = clock
         self._statistics = Statistics()
@@ -153,6 +155,15 @@ class Loop:
             self._running += request.choices
             self._statistics.num_cached_tokens += request.num_cached
             self._send_progress(request)
+            if request.known_logits is not None:
+                self._answer_known(request, request.known_logits)
+
+    def _answer_known(self, request: Request, logits: np.ndarray) -> None:
+        """Go on where nothing of a prompt has to be computed."""
+        for choice in self._end_prefill(request.choices[0]):
+            reason = self._decoder.step_from(choice, logits)
+            if reason is not None:
+                self._finish(choice, reason)
 
     # --- the batch -----------------------------------------------------------------------
 
@@ -169,11 +180,10 @@ class Loop:
     def _compute(self, shares: list[Share]) -> bool:
         """Compute a batch; False when it was not computed and the next step must plan anew."""
         self._fill_batch(shares)
-        owner = self._only_prefill_in(shares)
+        owner = self._find_abortable(shares)
         started_s = self._clock()
         try:
             if owner is not None:
-                self._guard(self._slots[owner.slot_id])
                 self._connection.allow_abort(owner.request.request_id)
             self._context.decode(self._batch)
         except ContextFull:
@@ -188,7 +198,6 @@ class Loop:
         finally:
             if owner is not None:
                 self._connection.forbid_abort()
-                self._slots.clear_sequence(self._slots.spare_id)
         num_decoding = sum(share.is_decoding for share in shares)
         num_prefill = self._batch.num_tokens - num_decoding
         self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
@@ -207,19 +216,17 @@ class Loop:
                     choice.tokens[start:end], start, slot.seq_id, wants_last=wants_last
                 )
 
-    def _only_prefill_in(self, shares: list[Share]) -> Choice | None:
-        """Return the choice that a batch belongs to when it is a prefill of one request alone.
+    def _find_abortable(self, shares: list[Share]) -> Choice | None:
+        """Return the choice whose cancellation may stop a batch in the middle, if there is one.
 
-        An abort of any other batch would hit the tokens of others.
+        An abort loses the micro-batch that it hits, and would lose tokens of every other request in
+        the batch. So only a prefill of several micro-batches that is alone is aborted; any other
+        batch is computed to its end, for the same request is likely to come again
+        (docs/decisions/0002).
         """
-        if len(shares) != 1 or shares[0].is_decoding:
+        if len(shares) != 1 or shares[0].num_tokens <= self._limits.num_ubatch_tokens:
             return None
         return self._choice_in(shares[0].slot_id)
-
-    def _guard(self, slot: Slot) -> None:
-        """Fork a state that an abort would destroy to the spare sequence (docs/decisions/0002)."""
-        if not self._traits.survives_abort and slot.num_tokens:
-            self._context.copy(slot.seq_id, self._slots.spare_id)
 
     def _make_room(self) -> None:
         """Free cells: of an idle slot, or else of the youngest choice, which is paused.
@@ -243,20 +250,10 @@ class Loop:
         """Bring the slot of an aborted prefill in line with what the context still holds."""
         for share in shares:
             slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
-            if not self._traits.survives_abort:
-                self._go_back(slot)
-                continue
             end = self._context.pos_max(slot.seq_id) + 1
             self._statistics.num_prefilled_tokens += end - slot.num_tokens
             choice.request.note_computed(slot.num_tokens, end)
             self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
-
-    def _go_back(self, slot: Slot) -> None:
-        """Let the fork that `_guard` made take the place of a state that an abort destroyed."""
-        if self._context.pos_max(self._slots.spare_id) == slot.num_tokens - 1:
-            self._slots.adopt_spare(slot, slot.held.copy())
-        else:
-            self._slots.clear(slot)
 
     def _fail_batch(self, shares: list[Share], error: MilepostError) -> None:
         logger.error("a batch failed: %s", error)
@@ -282,7 +279,11 @@ class Loop:
                 self._note_progress(choice.request, slot)
             if end < choice.num_tokens:
                 continue
-            for ready in self._end_prefill(choice) if choice.request.is_prefilling else [choice]:
+            ready_choices = [choice]
+            if choice.request.is_prefilling:
+                self._prompt_logits.note(choice.request.prompt, self._context.logits(row))
+                ready_choices = self._end_prefill(choice)
+            for ready in ready_choices:
                 reason = self._decoder.step(ready, row)
                 if reason is not None:
                     self._finish(ready, reason)
@@ -350,13 +351,13 @@ class Loop:
 
 
 def batch_limits(context: Context, traits: MemoryTraits) -> BatchLimits:
-    """Return how large batches may be; one micro-batch where more could do harm.
+    """Return how large batches may be: one micro-batch where a state is needed to go on.
 
     With more than one, llama.cpp may drop cells of a small window cache that the first one still
-    needs, and computes on without them (docs/decisions/0005). And a state that does not survive an
-    abort goes back to the begin of the batch: that should not be far (docs/decisions/0002).
+    needs, and computes on without them (docs/decisions/0005). A recurrent state does not survive an
+    abort, so its batches are not aborted, and a cancelled one should end soon
+    (docs/decisions/0002).
     """
     num_ubatch_tokens = context.num_ubatch_tokens
-    has_one = context.has_small_window or not traits.survives_abort
-    num_batch_tokens = num_ubatch_tokens if has_one else context.num_batch_tokens
+    num_batch_tokens = num_ubatch_tokens if traits.has_states else context.num_batch_tokens
     return BatchLimits(num_batch_tokens, num_ubatch_tokens)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.memory_probe import MemoryTraits
+from milepost.engine.prompt_logits import PromptLogits
 from milepost.libllama import Context
 from milepost.libllama.state import StateIO
 
@@ -18,3 +19,4 @@ class Memory:
     states: StateIO
     traits: MemoryTraits
     cache: PrefixCache
+    prompt_logits: PromptLogits = field(default_factory=PromptLogits)

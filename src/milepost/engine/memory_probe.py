@@ -32,7 +32,6 @@ class MemoryTraits:
 
     kind: MemoryKind
     can_cut: bool  # positions at the end of a sequence can be removed, however many
-    survives_abort: bool  # an aborted batch leaves the finished micro-batches usable
     has_segments: bool  # attention cells can be kept per range of positions
     has_states: bool  # going on needs a state kept at exactly that position
     can_restore: bool  # a sequence that was read can be written back
@@ -80,7 +79,6 @@ class MemoryProbe:
         traits = MemoryTraits(
             kind=kind,
             can_cut=self._can_cut(kind),
-            survives_abort=kind in ("full", "window"),
             has_segments=has_segments,
             has_states=has_states,
             can_restore=can_restore,

@@ -28,6 +28,7 @@ from milepost.engine.statistics import Statistics
 from milepost.errors import StateRefused
 from milepost.protocol.messages import RestoreKind
 
+NO_TOKEN = np.int32(np.iinfo(np.int32).min)  # is in no prompt
 FORK_S = 0.001  # a fork or cut in the context (measured: 0.3 to 0.9 ms)
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Start:
     slot: Slot
     match: Match
     facts: PrefixFacts
+    known_logits: np.ndarray | None  # behind the prompt, when the slot holds all of it
 
 
 class Restorer:
@@ -77,6 +79,7 @@ class Restorer:
         self._states = memory.states
         self._traits = memory.traits
         self._cache = memory.cache
+        self._prompt_logits = memory.prompt_logits
         self._slots = slots
         self._statistics = statistics
         self._clock = clock
@@ -90,7 +93,8 @@ class Restorer:
         """Occupy an idle slot and let it hold as much of the prompt as is worth restoring."""
         started_s = self._clock()
         match = self._cache.match(prompt, started_s)
-        options = self._options(prompt, match) if reuse else []
+        logits = self._prompt_logits.find(prompt) if reuse else None
+        options = self._all_options(prompt, match, has_logits=logits is not None) if reuse else []
         num_failed = 0
         while True:
             option, num_refused = self._choose(options, len(prompt))
@@ -114,7 +118,8 @@ class Restorer:
             num_failed=num_failed,
             num_refused=num_refused,
         )
-        return Start(slot, match, facts)
+        is_complete = slot.num_tokens == len(prompt)
+        return Start(slot, match, facts, logits if is_complete else None)
 
     def start_empty(self) -> Slot:
         """Occupy the least recently used idle slot and clear it."""
@@ -152,6 +157,13 @@ class Restorer:
         )
 
     # --- options -------------------------------------------------------------------------
+
+    def _all_options(self, prompt: np.ndarray, match: Match, *, has_logits: bool) -> list[Option]:
+        """Return the options, also those that leave nothing to compute if the logits are known."""
+        if not has_logits:
+            return self._options(prompt, match)
+        longer = np.append(prompt, NO_TOKEN)  # so that its last position is no longer the prompt's
+        return self._options(longer, self._cache.peek(longer))
 
     def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
         options = []

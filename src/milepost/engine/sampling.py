@@ -28,6 +28,7 @@ class Sampler:
     ) -> None:
         """Raises InvalidRequest for an unknown sampler or a grammar that cannot be parsed."""
         vocab = context.model.vocab
+        self._library = library
         self._context = context
         self._params = params
         self._chain = build_chain(library, vocab, params, seed, context.num_context_tokens)
@@ -44,7 +45,6 @@ class Sampler:
             raise InvalidRequest("every token is banned", param="logit_bias")
         if params.grammar:
             self._grammar = Grammar(library, vocab, params.grammar)
-            self._candidates = Candidates(library, vocab.num_tokens)
 
     def prime(self, prompt: np.ndarray) -> None:
         """Show the samplers that look back the end of the prompt, int32 of shape (n,)."""
@@ -59,23 +59,30 @@ class Sampler:
 
     def sample(self, row: int) -> int:
         """Pick a token from a row of the last batch; NO_TOKEN when the grammar allows none."""
-        if self._grammar is None or self._candidates is None:
+        if self._grammar is None:
             return self._chain.sample(self._context, row)
-        token = self._sample_constrained(row, self._grammar, self._candidates)
+        return self.sample_from(self._context.logits(row))
+
+    def sample_from(self, logits: np.ndarray) -> int:
+        """Pick a token from logits, float32 of shape (num_vocab,); NO_TOKEN as in `sample`."""
+        if self._candidates is None:
+            self._candidates = Candidates(self._library, len(logits))
+        token = self._choose(logits, self._candidates)
         if token != NO_TOKEN:
-            self._grammar.accept(token)
+            if self._grammar is not None:
+                self._grammar.accept(token)
             self._chain.accept(token)
         return token
 
-    def _sample_constrained(self, row: int, grammar: Grammar, candidates: Candidates) -> int:
+    def _choose(self, logits: np.ndarray, candidates: Candidates) -> int:
         """Sample freely first and ask the grammar about that token only: mostly it agrees.
 
         Asking it about every token of the vocabulary costs a hundred times as much.
         """
-        logits = self._context.logits(row)
         candidates.fill(logits)
         token = self._chain.apply(candidates)
-        if is_allowed(token, grammar, candidates):
+        grammar = self._grammar
+        if grammar is None or is_allowed(token, grammar, candidates):
             return token
         self._fill_allowed(logits, grammar, candidates)
         if not candidates.has_any:

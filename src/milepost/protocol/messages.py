@@ -229,7 +229,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     num_prefill_chunks: int = 0  # batches that held a part of the prompt
     num_checkpoints: int = 0  # states kept on the way, that of the prompt's end included
     num_known: int = 0  # prompt tokens that an earlier request had computed
-    num_prefilled_twice: int = 0  # of these, not reused; the last token of a prompt never is
+    num_prefilled_twice: int = 0  # of these, not reused; the last token does not count
     num_failed_restores: int = 0
     num_refused_sources: int = 0  # would have reused more, but slower than computing it
     divergence: Divergence | None = None  # None: all that is known is as in the prompt
