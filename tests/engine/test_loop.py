@@ -135,9 +135,9 @@ def hybrid(tiny_models: dict[models.Kind, Path]) -> Iterator[Model]:
 
 def make_bench(model: Model) -> Iterator[Bench]:
     settings = EngineSettings(ctx_size=NUM_CONTEXT, parallel=3, ubatch_size=32, threads=1)
-    with make_context(model, settings) as context:
+    with make_context(model, settings, 0) as context:
         connection, failing = FakeConnection(), FailingContext(context)
-        memory = replace(make_memory(context, settings), context=failing)  # type: ignore[arg-type]
+        memory = replace(make_memory(context, settings, 0), context=failing)  # type: ignore[arg-type]
         loop = Loop(memory, connection, settings, time.perf_counter)  # type: ignore[arg-type]
         yield Bench(loop, connection, failing)
 

@@ -27,8 +27,8 @@ def kind(request: pytest.FixtureRequest) -> models.Kind:
 
 @pytest.fixture(scope="module")
 def engine(tiny_models: dict[models.Kind, Path], kind: models.Kind) -> Iterator[RunningEngine]:
-    """An engine with one slot: every other conversation takes its place."""
-    with running_engine(tiny_models[kind], parallel=1) as engine:
+    """An engine with one slot and no parked ones: every other conversation takes its place."""
+    with running_engine(tiny_models[kind], parallel=1, parked_slots=0) as engine:
         yield engine
 
 

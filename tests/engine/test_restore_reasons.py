@@ -70,9 +70,9 @@ def bench(request: pytest.FixtureRequest, tiny_models: dict[str, Any]) -> Iterat
     path = tiny_models[request.param]
     with (
         Model(open_library(), path, ModelParams()) as model,
-        make_context(model, settings) as context,
+        make_context(model, settings, 0) as context,
     ):
-        memory = make_memory(context, settings)
+        memory = make_memory(context, settings, 0)
         connection, states = FakeConnection(), RefusingStates(memory.states)
         memory = replace(memory, states=states)  # type: ignore[arg-type]
         loop = Loop(memory, connection, settings, time.perf_counter)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from milepost.protocol.messages import CacheReason, CacheReport, RestoreKind
 SOURCES: dict[RestoreKind, str] = {
     "none": "nothing",
     "live": "the context",
+    "parked": "the context",
     "live_state": "the context and a kept state",
     "ram": "memory",
 }

@@ -142,6 +142,7 @@ class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
     prefilled_tokens: int
     prefilled_twice_tokens: int
     live_restores: int
+    parked_restores: int
     live_state_restores: int
     ram_restores: int
     failed_restores: int
@@ -286,6 +287,7 @@ def _counters_shape(summary: CacheSummary) -> CountersShape:
         prefilled_tokens=counters.num_prefilled_tokens,
         prefilled_twice_tokens=counters.num_prefilled_twice_tokens,
         live_restores=counters.num_live_restores,
+        parked_restores=counters.num_parked_restores,
         live_state_restores=counters.num_live_state_restores,
         ram_restores=counters.num_ram_restores,
         failed_restores=counters.num_failed_restores,

@@ -142,6 +142,18 @@ class EngineSettings:
             help="Least distance between two states, exact boundaries excepted; 0: none.",
         ),
     )
+    parked_slots: int = setting(
+        -1,
+        Flag(
+            names="--parked-slots",
+            env="MILEPOST_PARKED_SLOTS",
+            group="Cache",
+            minimum=-1,
+            maximum=64,
+            shown_default="-1: up to 4, by the size of a state",
+            help="Conversations that stay in the context without a slot; 0: none.",
+        ),
+    )
     checkpoint_every_n_tokens: int = setting(
         8192,
         Flag(

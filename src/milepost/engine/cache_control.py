@@ -77,7 +77,7 @@ class CacheControl:
             segment_bytes=sizes.segment_bytes,
             checkpoint_bytes=sizes.checkpoint_bytes,
             budget_bytes=sizes.budget_bytes,
-            num_live_tokens=sum(slot.num_tokens for slot in self._slots.slots),
+            num_live_tokens=sum(slot.num_tokens for slot in self._slots.all),
             counters=self._totals.counters(),
         )
 
@@ -96,7 +96,7 @@ class CacheControl:
     def _clear(self) -> int:
         self._requests.clear()
         self._num_tokens = 0
-        for slot in self._slots.idle:
+        for slot in self._slots.resting:
             self._slots.clear(slot)
         self._prompt_logits.clear()
         freed_bytes = self._cache.clear()
@@ -108,7 +108,7 @@ class CacheControl:
         self._num_tokens -= len(tokens)
         freed_bytes = self._cache.drop(tokens)
         num_left = self._cache.known_until(tokens)  # other conversations share it
-        for slot in self._slots.idle:
+        for slot in self._slots.resting:
             if common_prefix(slot.held, tokens) > num_left:
                 self._slots.clear(slot)
         return freed_bytes

@@ -63,7 +63,7 @@ class Loop:
         self._connection = connection
         self._clock = clock
         self._statistics = Statistics()
-        self._slots = SlotTable(context, num_parallel, memory.states)
+        self._slots = SlotTable(context, num_parallel, memory.states, memory.num_parked)
         self._checkpointer = Checkpointer(memory, clock)
         self._restorer = Restorer(memory, self._slots, self._statistics, clock)
         self._admission = Admission(

@@ -23,6 +23,7 @@ from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.loop import Loop
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryProbe
+from milepost.engine.slots import choose_num_parked
 from milepost.engine.threads import count_physical_cores
 from milepost.errors import ConfigurationError, MilepostError, ProtocolError
 from milepost.libllama import (
@@ -52,6 +53,7 @@ from milepost.protocol.messages import (
 # decode step whenever it wakes up (measured: 32 -> 27 tokens/s with a busy thread).
 SWITCH_INTERVAL_S = 0.0005
 NUM_EXTRA_SEQUENCES = 2  # one for states that are put together, one for StateIO
+NUM_TRIAL_TOKENS = 32  # of a context that is only made to look at a state
 NO_LIMIT = -1  # of --cache-ram
 MAX_DEFAULT_CACHE_BYTES = 8 << 30  # llama-server's default
 PROGRESS_STEP = 0.01  # fraction of the weights between two LoadProgress messages
@@ -91,9 +93,10 @@ def serve(connection: Connection) -> None:
         settings, log_settings = parse_load(first, rest)
         set_up_logging(log_settings)
         model = load_model(library, settings, progress_reporter(connection))
-        context = make_context(model, settings)
+        num_parked = choose_parked(model, settings)
+        context = make_context(model, settings, num_parked)
         context.warm_up(Batch(library, 1))
-        memory = make_memory(context, settings)
+        memory = make_memory(context, settings, num_parked)
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
@@ -151,7 +154,35 @@ def load_model(
     return model
 
 
-def make_context(model: Model, settings: EngineSettings) -> Context:
+def choose_parked(model: Model, settings: EngineSettings) -> int:
+    """Return how many conversations may stay in the context without a slot."""
+    if settings.parked_slots >= 0:
+        return settings.parked_slots
+    has_small_window = model.num_window_tokens > 0 and not settings.swa_full
+    state_bytes = measure_state_bytes(model) if model.is_hybrid or model.is_recurrent else 0
+    return choose_num_parked(
+        state_bytes, cache_budget_bytes(settings), has_small_window=has_small_window
+    )
+
+
+def measure_state_bytes(model: Model) -> int:
+    """Return the size of a recurrent state, with the attention cells of one token."""
+    params = ContextParams(
+        num_context_tokens=NUM_TRIAL_TOKENS,
+        num_batch_tokens=NUM_TRIAL_TOKENS,
+        num_ubatch_tokens=NUM_TRIAL_TOKENS,
+        num_sequences=1,
+        num_threads=1,
+        num_threads_batch=1,
+    )
+    batch = Batch(model.library, 1)
+    with Context(model, params) as context:
+        batch.add_token(max(model.vocab.bos_token, 0), 0, 0)
+        context.decode(batch)
+        return len(StateIO(context, scratch=0).read(0))
+
+
+def make_context(model: Model, settings: EngineSettings, num_parked: int) -> Context:
     """Make the context for all parallel requests."""
     threads = settings.threads if settings.threads > 0 else count_physical_cores()
     batch = max(settings.batch_size, settings.parallel)
@@ -162,7 +193,7 @@ def make_context(model: Model, settings: EngineSettings) -> Context:
             num_batch_tokens=batch,
             # A token of each decoding choice must fit into one micro-batch (decision 0005).
             num_ubatch_tokens=max(min(settings.ubatch_size, batch), settings.parallel),
-            num_sequences=settings.parallel + NUM_EXTRA_SEQUENCES,
+            num_sequences=settings.parallel + num_parked + NUM_EXTRA_SEQUENCES,
             num_threads=threads,
             num_threads_batch=settings.threads_batch if settings.threads_batch > 0 else threads,
             cache_type_k=settings.cache_type_k,
@@ -183,14 +214,14 @@ def make_context(model: Model, settings: EngineSettings) -> Context:
     )
 
 
-def make_memory(context: Context, settings: EngineSettings) -> Memory:
+def make_memory(context: Context, settings: EngineSettings, num_parked: int) -> Memory:
     """Learn what the context can do, and put the cache beside it."""
     states = StateIO(context, scratch=context.num_sequences - 1)
     traits = MemoryProbe(context, states, swa_full=settings.swa_full).run()
     logger.info("memory: %s", traits.describe())
     cache_traits = CacheTraits(traits.kind, traits.has_segments, traits.has_states)
     limits = CacheLimits(cache_budget_bytes(settings), max_checkpoints=settings.ctx_checkpoints)
-    return Memory(context, states, traits, PrefixCache(cache_traits, limits))
+    return Memory(context, states, traits, PrefixCache(cache_traits, limits), num_parked)
 
 
 def cache_budget_bytes(settings: EngineSettings) -> int:

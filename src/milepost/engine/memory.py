@@ -19,4 +19,5 @@ class Memory:
     states: StateIO
     traits: MemoryTraits
     cache: PrefixCache
+    num_parked: int = 0  # sequence ids of the context for conversations without a slot
     prompt_logits: PromptLogits = field(default_factory=PromptLogits)

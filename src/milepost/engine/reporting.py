@@ -33,6 +33,7 @@ class Reporter:
         self._vocab = vocab
         self.num_twice_tokens = 0
         self.num_live = 0
+        self.num_parked = 0
         self.num_live_state = 0
         self.num_ram = 0
         self.num_failed = 0
@@ -63,6 +64,7 @@ class Reporter:
     def _count(self, facts: PrefixFacts, num_twice: int) -> None:
         self.num_twice_tokens += num_twice
         self.num_live += facts.source == "live"
+        self.num_parked += facts.source == "parked"
         self.num_live_state += facts.source == "live_state"
         self.num_ram += facts.source == "ram"
         self.num_failed += facts.num_failed
@@ -104,6 +106,7 @@ class Totals:
             self.statistics.counters(),
             num_prefilled_twice_tokens=reporter.num_twice_tokens,
             num_live_restores=reporter.num_live,
+            num_parked_restores=reporter.num_parked,
             num_live_state_restores=reporter.num_live_state,
             num_ram_restores=reporter.num_ram,
             num_failed_restores=reporter.num_failed,

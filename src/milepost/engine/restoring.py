@@ -1,6 +1,7 @@
 """Where a prompt goes on from, and how its slot gets there.
 
     live        a slot holds the prefix: extended as it is, cut back, or forked
+    parked      the same of a conversation that had to give up its slot, but not its cells
     live_state  a slot holds the attention cells, and the cache the state of an earlier position
     ram         segments and state come from the cache
     none        computed from the start
@@ -122,9 +123,9 @@ class Restorer:
         return Start(slot, match, facts, logits if is_complete else None)
 
     def start_empty(self) -> Slot:
-        """Occupy the least recently used idle slot and clear it."""
+        """Occupy the least recently used idle slot, emptied."""
         slot = self._slots.idle[0]
-        self._slots.clear(slot)
+        self._slots.park(slot)
         self._slots.occupy(slot)
         return slot
 
@@ -145,7 +146,7 @@ class Restorer:
             expected_decode_tokens=self._statistics.decode_tokens_per_choice,
             restore_bytes_per_s=self._statistics.restore_bytes_per_s,
         )
-        for slot in self._slots.idle:
+        for slot in self._slots.resting:
             num_foreign = slot.num_tokens - common_prefix(slot.held, active.held)
             if should_leave(num_foreign, rates) and self._is_kept(slot):
                 self._slots.clear(slot)
@@ -167,12 +168,13 @@ class Restorer:
 
     def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
         options = []
-        for slot in self._slots.slots:
+        for slot in self._slots.all:
             shared = common_prefix(slot.held, prompt[:-1])
             if shared == 0:
                 continue
             if self._traits.can_cut or shared == slot.num_tokens:
-                options.append(Option("live", shared, slot=slot))
+                source: RestoreKind = "parked" if slot in self._slots.parked else "live"
+                options.append(Option(source, shared, slot=slot))
             elif self._traits.has_segments:
                 options += self._rewinds(slot, shared, match)
         options += (
@@ -216,11 +218,11 @@ class Restorer:
 
     def _apply(self, option: Option, slot: Slot, prompt: np.ndarray) -> bool:
         if option.source == "none":
-            self._slots.clear(slot)
+            self._slots.park(slot)
             return True
         try:
-            if option.source == "live":
-                return self._use_live(option, slot)
+            if option.source in ("live", "parked"):
+                return self._use_held(option, slot)
             if option.source == "live_state":
                 self._rewind(option)
             else:
@@ -232,15 +234,22 @@ class Restorer:
         if self._context.pos_max(self._slots.spare_id) != option.pos - 1:
             self._slots.clear_sequence(self._slots.spare_id)
             return False
+        if slot is not option.slot:
+            self._slots.park(slot)
         self._slots.adopt_spare(slot, prompt[: option.pos])
         return True
 
-    def _use_live(self, option: Option, slot: Slot) -> bool:
-        assert option.slot is not None
-        if slot is option.slot:
+    def _use_held(self, option: Option, slot: Slot) -> bool:
+        source = option.slot
+        assert source is not None
+        if source is slot:
             return self._slots.cut(slot, option.pos)
-        self._slots.clear(slot)
-        return self._slots.fork(option.slot, slot, option.pos)
+        if option.source == "parked" and option.is_extension:
+            self._slots.trade(slot, source)
+            return True
+        self._slots.touch(source)  # or it might have to go for what the slot holds
+        self._slots.park(slot)
+        return self._slots.fork(source, slot, option.pos)
 
     def _rewind(self, option: Option) -> None:
         """Share the cells of a slot up to an earlier position, and load the state of it."""
@@ -256,7 +265,7 @@ class Restorer:
         spare_id, stored = self._slots.spare_id, option.stored
         if stored.pos > self._slots.num_cells_in_reach:
             raise StateRefused(f"there are no cells for {stored.pos} tokens beside what runs")
-        self._slots.clear(slot)  # its cells may be needed
+        self._slots.park(slot)
         while self._slots.num_free_cells < stored.pos and self._slots.evict_idle():
             pass
         for part in stored.parts:

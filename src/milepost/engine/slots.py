@@ -3,6 +3,10 @@
 A slot is what a running choice works in; it stands for a sequence id of the context. One more
 sequence id is spare: a state is put together there and takes the place of a slot's own only when
 it is complete, so that a state that is refused costs nothing but time.
+
+A parked slot is one that nothing runs in. A conversation that has to give up its slot trades places
+with an empty parked one: the two exchange sequence ids, nothing is copied, and its way back is the
+same. So more conversations can take turns than there are slots.
 """
 
 from __future__ import annotations
@@ -17,12 +21,17 @@ from milepost.errors import StateRefused
 from milepost.libllama import Context
 from milepost.libllama.state import StateIO
 
+MAX_PARKED = 4  # arbitrary; more conversations come back from RAM
+PARKED_SHARE = (
+    8  # of the cache's budget, this part may be states of parked conversations; arbitrary
+)
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A place for a choice. Invariant: `seq_id` holds exactly `tokens[:num_tokens]`."""
+    """A place for a conversation. Invariant: `seq_id` holds exactly `tokens[:num_tokens]`."""
 
     slot_id: int
     seq_id: int  # changes when another sequence takes its place
@@ -38,16 +47,21 @@ class Slot:
 
 
 class SlotTable:
-    """The slots of one context, and its spare sequence."""
+    """The slots of one context, the parked ones, and its spare sequence."""
 
-    def __init__(self, context: Context, num_slots: int, states: StateIO) -> None:
-        """Takes the sequence ids 0 to `num_slots`, the last as the spare one."""
+    def __init__(
+        self, context: Context, num_slots: int, states: StateIO, num_parked: int = 0
+    ) -> None:
+        """Takes the sequence ids 0 to `num_slots + num_parked`, the last as the spare one."""
         capacity = context.num_context_tokens
         self._context = context
         self._states = states
         self._clock = 0
-        self.slots = [Slot(i, i, np.zeros(capacity, np.int32)) for i in range(num_slots)]
-        self.spare_id = num_slots  # holds nothing between two steps of the loop
+        num_all = num_slots + num_parked
+        self.all = [Slot(i, i, np.zeros(capacity, np.int32)) for i in range(num_all)]
+        self.slots = self.all[:num_slots]
+        self.parked = self.all[num_slots:]  # never busy
+        self.spare_id = num_all  # holds nothing between two steps of the loop
 
     def __getitem__(self, slot_id: int) -> Slot:
         return self.slots[slot_id]
@@ -59,6 +73,12 @@ class SlotTable:
         return sorted(found, key=lambda slot: slot.last_used)
 
     @property
+    def resting(self) -> list[Slot]:
+        """Idle and parked conversations, the least recently used first; not the empty slots."""
+        found = [slot for slot in self.all if slot.num_tokens and not slot.is_busy]
+        return sorted(found, key=lambda slot: slot.last_used)
+
+    @property
     def num_idle(self) -> int:
         """Number of slots that can take a request."""
         return sum(not slot.is_busy for slot in self.slots)
@@ -66,7 +86,7 @@ class SlotTable:
     @property
     def num_free_cells(self) -> int:
         """Cells that are certainly free: those that forks share are counted for each."""
-        return self._context.num_context_tokens - sum(slot.num_tokens for slot in self.slots)
+        return self._context.num_context_tokens - sum(slot.num_tokens for slot in self.all)
 
     @property
     def num_cells_in_reach(self) -> int:
@@ -77,12 +97,17 @@ class SlotTable:
     def occupy(self, slot: Slot) -> None:
         """Give a slot to a choice."""
         slot.is_busy = True
-        self._touch(slot)
+        self.touch(slot)
 
     def release(self, slot: Slot) -> None:
         """Make a slot idle; it keeps its tokens for later prompts."""
         slot.is_busy = False
-        self._touch(slot)
+        self.touch(slot)
+
+    def touch(self, slot: Slot) -> None:
+        """Note that a slot was used."""
+        self._clock += 1
+        slot.last_used = self._clock
 
     def clear(self, slot: Slot) -> None:
         """Remove everything that a slot holds."""
@@ -96,6 +121,29 @@ class SlotTable:
         restore that failed between the attention cells and the state.
         """
         self._context.remove(seq_id)
+
+    def park(self, slot: Slot) -> None:
+        """Empty a slot; what it held stays in the context if it is of later use than a parked one.
+
+        The least recently used one has to go for it.
+        """
+        places = sorted(self.parked, key=lambda place: (place.num_tokens > 0, place.last_used))
+        if (
+            places
+            and slot.num_tokens
+            and (places[0].num_tokens == 0 or places[0].last_used < slot.last_used)
+        ):
+            self.clear(places[0])
+            self.trade(slot, places[0])
+        else:
+            self.clear(slot)
+
+    def trade(self, slot: Slot, other: Slot) -> None:
+        """Exchange what two slots hold, at no cost."""
+        slot.seq_id, other.seq_id = other.seq_id, slot.seq_id
+        slot.tokens, other.tokens = other.tokens, slot.tokens
+        slot.num_tokens, other.num_tokens = other.num_tokens, slot.num_tokens
+        slot.last_used, other.last_used = other.last_used, slot.last_used
 
     def cut(self, slot: Slot, num_tokens: int) -> bool:
         """Keep the first tokens of a slot only; False where the memory kind cannot do that."""
@@ -137,12 +185,11 @@ class SlotTable:
         slot.num_tokens = len(tokens)
 
     def evict_idle(self) -> bool:
-        """Clear the least recently used idle slot that holds anything; False if there is none."""
-        for slot in self.idle:
-            if slot.num_tokens:
-                self.clear(slot)
-                return True
-        return False
+        """Clear the least recently used idle or parked conversation; False if there is none."""
+        if not self.resting:
+            return False
+        self.clear(self.resting[0])
+        return True
 
     def _copy_window(self, source: Slot, target: Slot) -> None:
         """Give a fork its own cells in the cache of the sliding window.
@@ -156,9 +203,19 @@ class SlotTable:
             logger.warning("%s; the fork is computed instead", error)
             self.clear(target)
 
-    def _touch(self, slot: Slot) -> None:
-        self._clock += 1
-        slot.last_used = self._clock
+
+def choose_num_parked(state_bytes: int, budget_bytes: int, *, has_small_window: bool) -> int:
+    """Choose how many conversations may stay in the context without a slot. Pure.
+
+    A sequence id costs the memory of one recurrent state, whether it is used or not, and nothing
+    where there is none; with a small window cache it costs a window of cells in most layers, which
+    is more than a state in RAM.
+    """
+    if has_small_window:
+        return 0
+    if state_bytes == 0:
+        return MAX_PARKED
+    return min(MAX_PARKED, budget_bytes // PARKED_SHARE // state_bytes)
 
 
 def choose_target(slots: Sequence[Slot], source: Slot | None, num_reused: int) -> Slot:

@@ -84,6 +84,13 @@ METRICS = (
         "milepost_restores",
         "counter",
         "Prompts that went on from what was known, by where that was.",
+        lambda status: status.counters.num_parked_restores,
+        {"source": "parked"},
+    ),
+    Metric(
+        "milepost_restores",
+        "counter",
+        "Prompts that went on from what was known, by where that was.",
         lambda status: status.counters.num_live_state_restores,
         {"source": "live_state"},
     ),

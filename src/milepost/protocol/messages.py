@@ -21,7 +21,7 @@ PROTOCOL_VERSION = 3  # counts up with every change of a message
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
-RestoreKind = Literal["none", "live", "live_state", "ram"]
+RestoreKind = Literal["none", "live", "parked", "live_state", "ram"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 CacheAction = Literal["clear", "pin", "drop"]
 # What most of a prefill is put down to: an interpretation of the facts in a `CacheReport`, made
@@ -280,6 +280,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     decode_s: float = 0.0
     num_prefilled_twice_tokens: int = 0  # known already, but computed again
     num_live_restores: int = 0  # prompts that went on from a slot as it was
+    num_parked_restores: int = 0  # the same, from a conversation without a slot
     num_live_state_restores: int = 0  # the same, with a state from the cache
     num_ram_restores: int = 0
     num_failed_restores: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from milepost.engine.slots import Slot, SlotTable
+from milepost.engine.slots import Slot, SlotTable, choose_num_parked
 
 
 @dataclass
@@ -42,6 +42,12 @@ def table(context: FakeContext) -> SlotTable:
     return SlotTable(context, 3, states=None)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def parking(context: FakeContext) -> SlotTable:
+    """A table of one slot and two parked ones."""
+    return SlotTable(context, 1, states=None, num_parked=2)  # type: ignore[arg-type]
+
+
 def fill(table: SlotTable, context: FakeContext, slot_id: int, num_tokens: int) -> Slot:
     slot = table[slot_id]
     table.extend(slot, np.arange(num_tokens, dtype=np.int32))
@@ -50,7 +56,7 @@ def fill(table: SlotTable, context: FakeContext, slot_id: int, num_tokens: int) 
 
 
 def check(table: SlotTable, context: FakeContext) -> None:
-    for slot in table.slots:
+    for slot in table.all:
         assert context.pos_max(slot.seq_id) == slot.num_tokens - 1
     assert context.pos_max(table.spare_id) == -1
 
@@ -127,6 +133,75 @@ def test_the_least_recently_used_idle_slot_is_evicted_first(
         held.append([slot.num_tokens for slot in slots])
     assert held == [[5, 5, 0], [5, 0, 0]]
     check(table, context)
+
+
+def test_a_conversation_gives_up_its_slot_and_stays(
+    parking: SlotTable, context: FakeContext
+) -> None:
+    slot = fill(parking, context, 0, 10)
+    parking.park(slot)
+    assert slot.num_tokens == 0
+    assert [place.num_tokens for place in parking.parked] == [10, 0]
+    check(parking, context)
+
+    parking.trade(slot, parking.parked[0])
+    assert slot.held.tolist() == list(range(10))
+    check(parking, context)
+
+
+def test_the_parked_conversation_that_was_not_used_for_longest_makes_way(
+    parking: SlotTable, context: FakeContext
+) -> None:
+    for num_tokens in (10, 11, 12):
+        parking.touch(fill(parking, context, 0, num_tokens))
+        parking.park(parking[0])
+    assert sorted(place.num_tokens for place in parking.parked) == [11, 12]
+    check(parking, context)
+
+
+def test_a_parked_conversation_that_was_used_since_stays(
+    parking: SlotTable, context: FakeContext
+) -> None:
+    for num_tokens in (10, 11, 12):
+        parking.touch(fill(parking, context, 0, num_tokens))
+        if num_tokens == 12:
+            for place in parking.parked:
+                parking.touch(place)
+        parking.park(parking[0])
+    assert sorted(place.num_tokens for place in parking.parked) == [10, 11]
+    check(parking, context)
+
+
+def test_nothing_is_parked_without_a_place(table: SlotTable, context: FakeContext) -> None:
+    table.park(fill(table, context, 0, 10))
+    assert table[0].num_tokens == 0
+    check(table, context)
+
+
+def test_parked_conversations_are_evicted_too(parking: SlotTable, context: FakeContext) -> None:
+    parking.park(fill(parking, context, 0, 10))
+    assert parking.num_free_cells == 64 - 10
+    assert parking.evict_idle()
+    assert parking.num_free_cells == 64
+    assert not parking.evict_idle()
+
+
+@pytest.mark.parametrize(
+    ("state_bytes", "budget_bytes", "has_small_window", "expected"),
+    [
+        (0, 0, False, 4),  # full attention: an id costs nothing
+        (0, 8 << 30, True, 0),
+        (1 << 20, 8 << 30, False, 4),
+        (150 << 20, 8 << 30, False, 4),
+        (150 << 20, 2 << 30, False, 1),
+        (150 << 20, 1 << 30, False, 0),
+    ],
+)
+def test_the_number_of_parked_conversations_follows_from_the_size_of_a_state(
+    state_bytes: int, budget_bytes: int, has_small_window: bool, expected: int
+) -> None:
+    chosen = choose_num_parked(state_bytes, budget_bytes, has_small_window=has_small_window)
+    assert chosen == expected
 
 
 def test_clearing_does_not_trust_the_last_position(table: SlotTable, context: FakeContext) -> None:
