@@ -87,6 +87,23 @@ def test_changes_of_the_system_prompt_and_of_tools_are_told_apart(server: Runnin
     assert reason(chat(server, changed, user, tools=tools)) == "changed_system"
 
 
+def test_a_place_that_the_client_marks_is_gone_on_from(hybrid: RunningServer) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+
+    def ask(facts: str, question: str, **mark: Any) -> int:
+        parts = [{"type": "text", "text": facts, **mark}, {"type": "text", "text": question}]
+        answer = chat(hybrid, {"role": "user", "content": parts})
+        reused: int = answer["facts"]["reused_tokens"]
+        return reused
+
+    ask("Marked. " + LONG, "What is it? " * 30, **mark)
+    ask("Plain. " + LONG, "What is it? " * 30)
+
+    num_facts = len(hybrid.http.post("/tokenize", json={"content": LONG}).json()["tokens"])
+    assert ask("Marked. " + LONG, "Who wrote it?", **mark) >= num_facts
+    assert ask("Plain. " + LONG, "Who wrote it?") < num_facts
+
+
 def test_reasoning_that_the_client_drops(server: RunningServer) -> None:
     user = message("user", "Think well. " + LONG)
     thoughts = "First I look at the files, one by one, with all their lines. " * 4

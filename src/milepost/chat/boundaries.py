@@ -8,15 +8,17 @@ no failure of a template reaches the request: a boundary that cannot be found is
 `message_end`   of one message
 `last_user`     before the last user message, and where its template will drop reasoning, behind it
 `prompt_end`    of the last message, before the generation prompt
+`breakpoint`    where the client says so, and none of the above that is always met exactly is
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from milepost.chat.breakpoints import Breakpoint, find_part_end
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation
 from milepost.chat.frames import count_head
@@ -74,7 +76,9 @@ class BoundaryFinder:
             conversation, str(rendered), known, add_generation_prompt=add_generation_prompt
         )
         self._remember(reader, history, known)
-        found = sorted(_boundaries(reader, history), key=lambda boundary: boundary.offset)
+        found = list(_boundaries(reader, history))
+        found += _breakpoints(history, found)
+        found.sort(key=lambda boundary: boundary.offset)
         keeps = add_generation_prompt and reader.differs_in_history(conversation)
         return PromptBoundaries(tuple(found), keeps)
 
@@ -133,3 +137,35 @@ def _last_stable_messages(reader: PromptReader, history: History) -> Iterator[in
     reasons = any("reasoning_content" in message for message in messages[last + 1 :])
     if reasons and reader.drops_reasoning():
         yield last
+
+
+def _breakpoints(history: History, others: Iterable[TextBoundary]) -> Iterator[TextBoundary]:
+    """Yield the client's own boundaries where no other that is met exactly stands for them.
+
+    `prompt_end` stands for the mark behind the last message, which many clients send with every
+    request, even where it is no place for a state: the one behind the generation prompt costs
+    nothing, and the next turn goes on from there.
+    """
+    messages = history.conversation.messages
+    end_of_head = Breakpoint(count_head(messages) - 1)  # of which `system_end` is the better end
+    taken = {other.offset for other in others if other.kind != "message_end"}
+    for mark in history.conversation.breakpoints:
+        if mark == end_of_head and history.system_end > 0:
+            continue
+        offset = _place(mark, history)
+        if offset > 0 and offset not in taken:
+            taken.add(offset)
+            index = mark.message_index
+            yield TextBoundary(offset, "breakpoint", index, messages[index]["role"])
+
+
+def _place(mark: Breakpoint, history: History) -> int:
+    """Return the offset of a mark; the end of its message if the part cannot be found; or -1."""
+    index = mark.message_index
+    span = history.spans.get(index)
+    if mark.num_chars >= 0 and span is not None:
+        content = history.conversation.messages[index]["content"]
+        offset = find_part_end(history.text, span.end, content, mark.num_chars)
+        if offset >= 0:
+            return offset
+    return history.ends[index]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.chat.breakpoints import Breakpoint, read_breakpoints
 from milepost.errors import InvalidRequest
 
 # Templates read plain dicts, so messages stay dicts here, against the rule for records.
@@ -44,6 +45,7 @@ class Conversation:
     documents: list[Any] | None = None
     # (message index, call index) -> the JSON text of its arguments as it arrived
     argument_texts: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    breakpoints: tuple[Breakpoint, ...] = ()  # no part of what templates see
 
 
 def parse_conversation(
@@ -69,7 +71,13 @@ def parse_conversation(
             function = call["function"]
             function["arguments"], text = _parse_arguments(function["arguments"])
             argument_texts[i, j] = text
-    return Conversation(parsed, _parse_tools(tools), _parse_documents(documents), argument_texts)
+    return Conversation(
+        parsed,
+        _parse_tools(tools),
+        _parse_documents(documents),
+        argument_texts,
+        read_breakpoints(messages),
+    )
 
 
 def _parse_message(message: object, where: str) -> Message:

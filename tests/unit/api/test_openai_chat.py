@@ -232,6 +232,27 @@ def test_boundaries_reach_the_engine(api: Api) -> None:
     assert not spec.keeps_prompt_end
 
 
+def test_breakpoints_of_the_client_reach_the_engine_and_no_template(api: Api) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    facts = {"type": "text", "text": "facts", **mark}
+    messages = [
+        {"role": "user", "content": [facts, {"type": "text", "text": "more"}]},
+        {"role": "assistant", "content": "yes", **mark},
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "gone"},
+        {"role": "user", "content": "on", **mark},
+    ]
+    tool = {"type": "function", "function": {"name": "read", **mark}, **mark}
+    api.chat(messages=messages, tools=[tool])
+
+    spec = api.engine.specs[0]
+    marks = [b for b in spec.boundaries if b.kind == "breakpoint"]
+    assert [(b.message_index, b.role) for b in marks] == [(0, "user"), (1, "assistant")]
+    assert spec.tokens[marks[0].pos - 11 : marks[0].pos] == [IM_START, *b"user\nfacts"]
+    assert spec.tokens[marks[1].pos - 5 : marks[1].pos] == [*b"yes", IM_END, *b"\n"]
+    assert b"ephemeral" not in bytes(token for token in spec.tokens if token < 256)
+
+
 def test_leaving_the_generation_follows_the_answer(api: Api) -> None:
     api.chat()
     api.chat(stream=True)

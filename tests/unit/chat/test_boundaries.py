@@ -269,3 +269,90 @@ def test_what_cannot_be_found_is_left_out() -> None:
 def test_texts_that_look_like_marks_are_left_alone() -> None:
     _, found = Turns(CHATML_TOOLS).find([SYSTEM, user("\uf8d0\uf8d1"), reply("a"), user("b")])
     assert only(found, "system_end").offset > 0
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+EXPLICIT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+
+
+def parts(*texts: str, marked: int) -> list[dict[str, Any]]:
+    """Return text parts, one of them marked."""
+    mark = {marked: EXPLICIT}
+    return [{"type": "text", "text": text, **mark.get(i, {})} for i, text in enumerate(texts)]
+
+
+def marks_of(found: PromptBoundaries) -> list[tuple[int, int]]:
+    """Return (offset, message index) of the client's boundaries."""
+    return [(b.offset, b.message_index) for b in found.boundaries if b.kind == "breakpoint"]
+
+
+@pytest.mark.parametrize("mark", [MARK, EXPLICIT], ids=["message", "explicit"])
+def test_a_marked_message_is_a_breakpoint_behind_it(mark: dict[str, Any]) -> None:
+    plain, _ = Turns(CHATML_TOOLS).find(SESSION)
+    turns = Turns(CHATML_TOOLS)
+    messages = [*SESSION[:3], {**SESSION[3], **mark}, *SESSION[4:]]
+
+    prompt, found = turns.find(messages)
+
+    assert prompt == plain
+    assert marks_of(found) == [(turns.expected_end(SESSION, 4), 3)]
+
+
+def test_a_marked_part_is_a_breakpoint_inside_its_message() -> None:
+    question = {"role": "user", "content": parts(" the files", "now: noon", "go\n", marked=1)}
+    prompt, found = Turns(CHATML_TOOLS).find([SYSTEM, user("one"), reply("1"), question, call(1)])
+
+    ((offset, index),) = marks_of(found)
+
+    assert index == 3
+    assert prompt[:offset].endswith("user\n the files\nnow: noon")
+
+
+def test_a_part_that_cannot_be_found_stands_for_its_message() -> None:
+    turns = Turns(CHATML_TOOLS)
+    blank = {"role": "user", "content": parts("one", "  ", marked=0)}
+    _, found = turns.find([SYSTEM, blank, reply("1"), user("two"), call(1)])
+    assert marks_of(found) == [(ends_of(found)[1], 1)]
+    turns = Turns(CHATML_TOOLS.replace("message.content }}", "message.content | upper }}"))
+    shouted = {"role": "user", "content": parts("one", "more", marked=0)}
+    _, found = turns.find([SYSTEM, shouted, reply("1"), user("two"), call(1)])
+    assert marks_of(found) == [(ends_of(found)[1], 1)]
+
+
+def test_marks_where_another_boundary_is_exact_are_no_second_one() -> None:
+    messages = [
+        {"role": "system", "content": parts("Be ", "brief. " * 60, marked=1)},
+        user("one"),
+        {**reply("1"), **MARK},  # before the last user message
+        {"role": "user", "content": parts("two", marked=0)},  # the end of the prompt
+    ]
+    _, found = Turns(CHATML_TOOLS).find(messages)
+    assert marks_of(found) == []
+    assert {"system_end", "last_user", "prompt_end"} <= {b.kind for b in found.boundaries}
+
+
+def test_marks_that_move_do_not_make_a_history_another() -> None:
+    turns, plain = Turns(CHATML_TOOLS), Turns(CHATML_TOOLS)
+    turns.find([*SESSION[:-1], {**SESSION[-1], **MARK}])
+    plain.find(SESSION)
+
+    turns.find([*SESSION, reply("done"), {**user("again"), **MARK}])
+    plain.find([*SESSION, reply("done"), user("again")])
+
+    assert turns.num_messages == plain.num_messages
+
+
+def test_only_the_latest_marks_count() -> None:
+    messages = [
+        SYSTEM,
+        *({**message, **MARK} for _ in range(60) for message in (user("a"), reply("b"))),
+    ]
+    conversation = parse_conversation([*messages, user("c")])
+    assert [mark.message_index for mark in conversation.breakpoints] == list(range(41, 121))
+
+
+@pytest.mark.parametrize("none", [None, False])
+def test_a_mark_that_is_null_is_none(none: object) -> None:
+    conversation = parse_conversation([{**user("hi"), "cache_control": none}])
+    assert conversation.breakpoints == ()
+    assert conversation.messages == [user("hi")]
