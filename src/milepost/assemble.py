@@ -31,6 +31,7 @@ from milepost.libllama import Model, ModelParams, open_library
 from milepost.protocol.messages import ModelInfo
 from milepost.workers.client import EngineClient
 from milepost.workers.supervisor import Supervisor
+from milepost.workers.waiting_line import WaitingLine
 
 TEMPLATE_KEY = "tokenizer.chat_template"  # named templates have the name behind a dot
 LISTEN_BACKLOG = 128
@@ -51,7 +52,7 @@ def serve(settings: Settings) -> None:
 async def run_server(settings: Settings) -> None:
     """Start the engine process and the HTTP server, and wait for the end of the latter."""
     listener = bind_listener(settings.server)
-    client = EngineClient()
+    client = EngineClient(WaitingLine(settings.server.max_waiting))
     supervisor = Supervisor(client, settings.engine, settings.log)
     progress = LoadProgressReport(settings.model_name)
     with contextlib.closing(listener):

@@ -10,7 +10,8 @@ MilepostError
 │   └── MethodNotAllowed      405  the route exists, but not with this method
 ├── BodyTooLarge              413  the request body is over the limit
 ├── ClientLeft                499  the client went away; nobody reads the answer
-├── Unavailable               503  try again: loading, restarting, or the queue is full
+├── Unavailable               503  try again: loading or restarting
+│   ├── QueueFull             503  as many requests wait as may
 │   └── EngineDied            503  the engine process ended while it worked on the request
 ├── ConfigurationError        500  a flag, file or environment that cannot work; ends the program
 │   ├── ModelFileError        500  missing, truncated or foreign model file
@@ -112,6 +113,19 @@ class Unavailable(MilepostError):
 
     http_status = 503
     kind = "unavailable_error"
+    retry_after_s = 2  # arbitrary; an engine restarts in seconds
+
+
+class QueueFull(Unavailable):
+    """As many requests wait for a slot as may."""
+
+    def __init__(self, num_waiting: int, num_slots: int, retry_after_s: int) -> None:
+        super().__init__(
+            f"the queue is full, with {num_waiting} waiting for {num_slots} slots; try again in "
+            f"{retry_after_s} s, send fewer at a time, or start the server with a larger "
+            "--max-waiting"
+        )
+        self.retry_after_s = retry_after_s
 
 
 class EngineDied(Unavailable):

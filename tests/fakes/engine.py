@@ -23,6 +23,7 @@ from milepost.protocol.messages import (
     Timings,
 )
 from milepost.workers.client import GenerateSpec
+from milepost.workers.waiting_line import WaitingLine
 
 Step = Delta | Finished | PromptProgress | Exception | asyncio.Event  # an event is waited for
 
@@ -119,6 +120,12 @@ class FakeEngine:
     generations: list[FakeGeneration] = field(default_factory=list)
     changes: list[tuple[CacheAction, int]] = field(default_factory=list)
     knows_requests: bool = True
+    line: WaitingLine = field(default_factory=WaitingLine)
+    num_open: int = 0  # requests of others, of one choice
+
+    def check_room(self, num_choices: int) -> None:
+        """Raise QueueFull if the line is too long."""
+        self.line.check(num_choices, [1] * self.num_open, MODEL.num_parallel)
 
     def generate(self, spec: GenerateSpec) -> FakeGeneration:
         """Note the request and return its events; the first one has the number 1."""

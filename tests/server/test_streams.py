@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests.conftest import StartServer
 from tests.processes import RunningServer
-from tests.server.conftest import wait_until_idle
+from tests.server.conftest import ONE_THREAD, wait_until_idle
 
 LONG_PROMPT_TOKENS = 2000
 
@@ -115,6 +117,33 @@ def test_a_lost_client_leaves_the_others_alone(server: RunningServer) -> None:
 
     assert events.pop() == "[DONE]"
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == expected
+
+
+def test_a_full_queue_refuses_until_a_waiting_client_leaves(
+    start_server: StartServer, slow_model: Path
+) -> None:
+    server = start_server(slow_model, "-np", "1", "--max-waiting", "1", "--metrics", *ONE_THREAD)
+
+    def ask(first_token: int) -> int:
+        with open_stream(server, prompt=long_prompt(first_token), max_tokens=1) as response:
+            return int(response.status_code)
+
+    with open_stream(server, prompt=long_prompt(6), max_tokens=1) as running:
+        with open_stream(server, prompt=long_prompt(7), max_tokens=1) as waiting:
+            assert waiting.status_code == 200
+            refused = server.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "with 1 waiting for 1 slots" in refused.json()["error"]["message"]
+        statuses = [ask(8)]
+        while statuses[-1] == 503 and len(statuses) < 50:  # a lost client is noticed in a moment
+            time.sleep(0.02)
+            statuses.append(ask(8))
+        frames = [line for _, line in read_frames(running)]
+    assert statuses[-1] == 200
+    assert len(frames) == 3  # the first one went on: text, its end, [DONE]
+    refusals = f"milepost_requests_refused_total {float(statuses.count(503) + 1)}\n"
+    assert refusals in server.http.get("/metrics").text
 
 
 def test_running_timings(server: RunningServer) -> None:

@@ -18,7 +18,7 @@ from milepost.api.shapes import ChoiceResult
 from milepost.errors import ContextExceeded, InvalidRequest
 from milepost.protocol.messages import Boundary, Delta, Finished, PromptProgress
 from milepost.protocol.sampling import SamplingParams
-from milepost.workers.client import EngineClient, GenerateSpec, Generation
+from milepost.workers.client import GenerateSpec, Generation
 
 Event = Delta | Finished | PromptProgress
 
@@ -48,13 +48,17 @@ class CompletionParams:
 
 
 class Completion:
-    """A request at work; entering sends it to the engine, leaving stops what still runs."""
+    """A request at work.
+
+    Entering lists it among the requests and sends it to the engine, or raises QueueFull; leaving
+    stops what still runs.
+    """
 
     def __init__(
-        self, engine: EngineClient, specs: Sequence[GenerateSpec], record: RequestRecord
+        self, services: Services, specs: Sequence[GenerateSpec], record: RequestRecord
     ) -> None:
         assert specs, "a request has at least one prompt"
-        self._engine = engine
+        self._services = services
         self._specs = specs
         self._record = record
         self._stack = AsyncExitStack()
@@ -64,9 +68,12 @@ class Completion:
         self.num_results = len(specs) * self.num_choices  # of all prompts
 
     async def __aenter__(self) -> Completion:
+        # Several prompts are let in together: a request that always had too many could not be sent.
+        self._services.engine.check_room(self.num_choices)
+        self._services.requests.add(self._record)
         async with AsyncExitStack() as stack:
             for number, spec in enumerate(self._specs):
-                generation = await stack.enter_async_context(self._engine.generate(spec))
+                generation = await stack.enter_async_context(self._services.engine.generate(spec))
                 self._generations.append(generation)
                 self._record.engine_ids.append(generation.request_id)
                 generation.on_late_end = partial(self._note_late_end, number * self.num_choices)
@@ -124,7 +131,7 @@ def plan_completion(
     params: CompletionParams,
     record: RequestRecord,
 ) -> Completion:
-    """Return a completion that is ready to start, and list it among the requests.
+    """Return a completion that is ready to start.
 
     Raises InvalidRequest for an empty prompt, ContextExceeded for one that is too long, and
     Unavailable while there is no model.
@@ -136,7 +143,6 @@ def plan_completion(
         if len(prompt.tokens) >= num_context_tokens:
             raise ContextExceeded(len(prompt.tokens), num_context_tokens)
     record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
-    services.requests.add(record)
     specs = [
         GenerateSpec(
             tokens=prompt.tokens,
@@ -154,4 +160,4 @@ def plan_completion(
         )
         for prompt in prompts
     ]
-    return Completion(services.engine, specs, record)
+    return Completion(services, specs, record)

@@ -25,8 +25,6 @@ from milepost.errors import (
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 2  # arbitrary; a queue moves on, or an engine restarts, in seconds
-
 
 class ErrorShape(msgspec.Struct, frozen=True, kw_only=True):
     """The object under `error`."""
@@ -73,7 +71,7 @@ def error_response(error: Exception) -> Response:
     body = describe_error(error)
     headers = {}
     if isinstance(error, Unavailable):
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, AuthenticationFailed):
         headers["WWW-Authenticate"] = "Bearer"
     return Response(

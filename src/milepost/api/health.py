@@ -10,6 +10,7 @@ from milepost import __version__
 from milepost.api.http_body import JsonResponse
 from milepost.api.services import Services
 from milepost.errors import NotSupported
+from milepost.metrics.catalogue import FrontEndCounts
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,7 @@ def build_health_router(services: Services) -> APIRouter:
         from milepost.metrics.prometheus import CONTENT_TYPE, render_metrics
 
         status = await services.engine.get_status()
-        return Response(render_metrics(status), media_type=CONTENT_TYPE)
+        counts = FrontEndCounts(num_refused=services.engine.line.num_refused)
+        return Response(render_metrics(status, counts), media_type=CONTENT_TYPE)
 
     return router

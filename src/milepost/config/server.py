@@ -103,6 +103,18 @@ class ServerSettings:
             help="Largest request body.",
         ),
     )
+    max_waiting: int = setting(
+        128,  # arbitrary; a prompt of 100,000 tokens takes some megabytes while it waits
+        Flag(
+            names="--max-waiting",
+            env="MILEPOST_MAX_WAITING",
+            group="Server",
+            unit="requests",
+            minimum=-1,
+            help="Most requests that wait for a slot; more get a 503 with Retry-After. "
+            "-1: no limit.",
+        ),
+    )
     metrics: bool = setting(
         False,
         Flag(

@@ -1,4 +1,5 @@
-"""Every metric once: its name, kind, help, and where it is read from.
+"""Every metric once: its name, kind, help, and where it is read from: an engine's status, or what
+the front end counts itself.
 
 Names are llama-server's with the prefix `milepost_`: its own prefix has a colon, which Prometheus
 reserves for recording rules.
@@ -8,23 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from milepost.protocol.messages import Status
 
+Source = TypeVar("Source")
+
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One number that is read from an engine's status."""
+class FrontEndCounts:
+    """What the front end counts since it was started."""
+
+    num_refused: int = 0  # requests
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[Source]):
+    """One number that is read from a source."""
 
     name: str  # of a counter without `_total`
     kind: Literal["counter", "gauge"]
     help: str
-    read: Callable[[Status], float]
+    read: Callable[[Source], float]
     labels: Mapping[str, str] = field(default_factory=dict)  # same name: one after the other
 
 
-METRICS = (
+FRONT_END_METRICS: tuple[Metric[FrontEndCounts], ...] = (
+    Metric(
+        "milepost_requests_refused",
+        "counter",
+        "Requests that got a 503 because --max-waiting others waited for a slot.",
+        lambda counts: counts.num_refused,
+    ),
+)
+ENGINE_METRICS: tuple[Metric[Status], ...] = (
     Metric(
         "milepost_requests",
         "counter",

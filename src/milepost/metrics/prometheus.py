@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Generic
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from milepost.metrics.catalogue import METRICS
+from milepost.metrics.catalogue import (
+    ENGINE_METRICS,
+    FRONT_END_METRICS,
+    FrontEndCounts,
+    Metric,
+    Source,
+)
 from milepost.protocol.messages import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
-class _StatusCollector(Collector):
-    def __init__(self, status: Status) -> None:
-        self._status = status
+class _Collector(Collector, Generic[Source]):
+    def __init__(self, metrics: Sequence[Metric[Source]], source: Source) -> None:
+        self._metrics = metrics
+        self._source = source
 
-    def collect(self) -> Iterator[Metric]:
-        for name, group in itertools.groupby(METRICS, key=lambda metric: metric.name):
+    def collect(self) -> Iterator[Family]:
+        for name, group in itertools.groupby(self._metrics, key=lambda metric: metric.name):
             first, *rest = group
             family = FAMILIES[first.kind](name, first.help, labels=list(first.labels))
             for metric in (first, *rest):
-                family.add_metric(list(metric.labels.values()), float(metric.read(self._status)))
+                family.add_metric(list(metric.labels.values()), float(metric.read(self._source)))
             yield family
 
 
-def render_metrics(status: Status) -> bytes:
+def render_metrics(status: Status, counts: FrontEndCounts) -> bytes:
     """Return the text that Prometheus scrapes."""
     # A registry of its own: the global one would add metrics of this Python process.
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status))
+    registry.register(_Collector(ENGINE_METRICS, status))
+    registry.register(_Collector(FRONT_END_METRICS, counts))
     return generate_latest(registry)

@@ -46,6 +46,7 @@ from milepost.protocol.messages import (
     Status,
 )
 from milepost.protocol.sampling import SamplingParams
+from milepost.workers.waiting_line import WaitingLine
 
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
@@ -100,7 +101,8 @@ class Generation:
         self._request_id = request_id
         self._spec = spec
         self._events: asyncio.Queue[GenerationEvent | MilepostError] = asyncio.Queue()
-        self._num_open = spec.num_choices
+        self._num_open = spec.num_choices  # choices whose end was not taken yet
+        self.num_running = spec.num_choices  # choices that have not ended in the engine
         self.num_prompt_tokens = len(spec.tokens)
         # Called with each end that comes after the block was left: of a request that was cancelled.
         self.on_late_end: Callable[[Finished], None] = lambda _: None
@@ -148,13 +150,18 @@ class Generation:
 
     def put(self, event: GenerationEvent | MilepostError) -> None:
         """Hand over an event; called by the client."""
+        if isinstance(event, Finished):
+            self.num_running -= 1
+        elif isinstance(event, MilepostError):
+            self.num_running = 0
         self._events.put_nowait(event)
 
 
 class EngineClient:
     """State of an engine process and the requests that are under way in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: WaitingLine | None = None) -> None:
+        self.line = line or WaitingLine()
         self.state: EngineState = "starting"
         self.load_fraction = 0.0  # of the weights, while loading
         self.failure = ""  # why it cannot be served, with state "failed"
@@ -171,6 +178,11 @@ class EngineClient:
         """Return a generation, to be used in `async with`; raises Unavailable while not ready."""
         self._check_ready()
         return Generation(self, next(self._ids), spec)
+
+    def check_room(self, num_choices: int) -> None:
+        """Raise QueueFull if a request of so many choices would be one too many to wait."""
+        running = (generation.num_running for generation in self._generations.values())
+        self.line.check(num_choices, running, self._num_slots)
 
     async def get_status(self) -> Status:
         """Ask the engine for its slots and counters; raises Unavailable while not ready.
@@ -214,10 +226,15 @@ class EngineClient:
         self._check_ready()
         self._send(message)
         self._generations[generation.request_id] = generation
+        self._note_load()
 
     def close(self, generation: Generation, *, is_running: bool) -> None:
         """Forget a request; one that is still running is cancelled."""
-        if self._generations.pop(generation.request_id, None) and is_running:
+        if self._generations.pop(generation.request_id, None) is None:
+            return
+        self.line.note_end()
+        self._note_load()
+        if is_running:
             self._send(Cancel(request_id=generation.request_id))
             self._left[generation.request_id] = generation
 
@@ -285,6 +302,14 @@ class EngineClient:
         if message.kind == ContextExceeded.__name__ and self.model is not None:
             return ContextExceeded(generation.num_prompt_tokens, self.model.num_context_tokens)
         return error_from(message.kind, message.message)
+
+    def _note_load(self) -> None:
+        running = sum(generation.num_running for generation in self._generations.values())
+        self.line.note_load(running, self._num_slots)
+
+    @property
+    def _num_slots(self) -> int:
+        return self.model.num_parallel if self.model is not None else 1
 
     def _check_ready(self) -> None:
         if self.state == "ready":

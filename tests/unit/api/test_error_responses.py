@@ -7,7 +7,7 @@ import pytest
 
 from milepost import errors
 from milepost.api.error_responses import error_response
-from milepost.errors import ContextExceeded, InvalidRequest, MilepostError
+from milepost.errors import ContextExceeded, InvalidRequest, MilepostError, QueueFull
 
 
 def all_error_classes() -> list[type[MilepostError]]:
@@ -17,7 +17,11 @@ def all_error_classes() -> list[type[MilepostError]]:
 
 
 def make(cls: type[MilepostError]) -> MilepostError:
-    return cls(70, 64) if cls is ContextExceeded else cls("it went wrong")
+    arguments: dict[type[MilepostError], tuple[int, ...]] = {
+        ContextExceeded: (70, 64),
+        QueueFull: (8, 4, 7),
+    }
+    return cls(*arguments.get(cls, ("it went wrong",)))
 
 
 @pytest.mark.parametrize("cls", all_error_classes(), ids=lambda cls: cls.__name__)
@@ -57,6 +61,16 @@ def test_a_prompt_that_is_too_long_has_both_numbers() -> None:
 
     assert (body["n_prompt_tokens"], body["n_ctx"]) == (70, 64)
     assert body["type"] == "exceed_context_size_error"
+
+
+def test_a_full_queue_says_how_long_it_is_and_when_to_ask_again() -> None:
+    response = error_response(QueueFull(8, 4, 7))
+
+    message = json.loads(bytes(response.body))["error"]["message"]
+    assert message.startswith("the queue is full, with 8 waiting for 4 slots")
+    assert "try again in 7 s" in message
+    assert "--max-waiting" in message
+    assert response.headers["retry-after"] == "7"
 
 
 def test_an_exception_that_is_not_ours_tells_nothing() -> None:

@@ -9,7 +9,9 @@ from tests.fakes.vocab import IM_END, IM_START
 from tests.unit.api.conftest import Api
 from tests.unit.api.events import read_events
 
+from milepost.config import ServerSettings, Settings
 from milepost.protocol.messages import Boundary, PromptProgress, TokenLogprob
+from milepost.workers.waiting_line import WaitingLine
 
 PROGRESS = PromptProgress(
     request_id=1, num_tokens=10, num_cached=4, num_processed=8, elapsed_ms=5.0
@@ -251,6 +253,23 @@ def test_breakpoints_of_the_client_reach_the_engine_and_no_template(api: Api) ->
     assert spec.tokens[marks[0].pos - 11 : marks[0].pos] == [IM_START, *b"user\nfacts"]
     assert spec.tokens[marks[1].pos - 5 : marks[1].pos] == [*b"yes", IM_END, *b"\n"]
     assert b"ephemeral" not in bytes(token for token in spec.tokens if token < 256)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_is_a_503_and_no_stream(api: Api, stream: bool) -> None:
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    api.engine.line, api.engine.num_open = WaitingLine(max_waiting=3), 5
+    api.settings = Settings(server=ServerSettings(metrics=True))
+    with api.connection() as send:
+        response = send("POST", "/v1/chat/completions", json={**chat, "stream": stream})
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert "with 3 waiting for 2 slots" in response.json()["error"]["message"]
+        assert api.engine.specs == []
+        assert send("GET", "/requests").json()["requests"] == []
+        assert "milepost_requests_refused_total 1.0\n" in send("GET", "/metrics").text
+        api.engine.num_open = 4
+        assert send("POST", "/v1/chat/completions", json=chat).status_code == 200
 
 
 def test_leaving_the_generation_follows_the_answer(api: Api) -> None:

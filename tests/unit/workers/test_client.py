@@ -17,6 +17,7 @@ from milepost.errors import (
     MilepostError,
     ModelFileError,
     NativeCallFailed,
+    QueueFull,
     Unavailable,
 )
 from milepost.protocol.framing import front_end_reader
@@ -40,6 +41,7 @@ from milepost.protocol.messages import (
 )
 from milepost.protocol.sampling import SamplingParams
 from milepost.workers.client import EngineClient, GenerateSpec, error_from
+from milepost.workers.waiting_line import WaitingLine
 
 TIMEOUT_S = 10.0
 TIMINGS = Timings(cache_n=0, prompt_n=2, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)
@@ -56,8 +58,8 @@ class Wire:
         self.sent += front_end_reader().feed(data)
 
 
-def ready_client() -> tuple[EngineClient, Wire]:
-    client, wire = EngineClient(), Wire()
+def ready_client(max_waiting: int = -1) -> tuple[EngineClient, Wire]:
+    client, wire = EngineClient(WaitingLine(max_waiting)), Wire()
     client.attach(wire.write)
     client.take(Ready(model=MODEL))
     return client, wire
@@ -337,3 +339,22 @@ def test_error_from(kind: str, expected: type[MilepostError]) -> None:
     error = error_from(kind, "why")
     assert type(error) is expected
     assert str(error) == "why"
+
+
+def test_only_requests_that_wait_and_are_still_wanted_fill_the_queue() -> None:
+    async def test() -> None:
+        client, _ = ready_client(max_waiting=1)
+        first, second, third = (client.generate(spec()) for _ in range(3))
+        async with first, second:
+            async with third:  # two have a slot, this one waits
+                with pytest.raises(QueueFull, match="1 waiting for 2 slots"):
+                    client.check_room(1)
+                client.take(finished(first.request_id))  # it is not read yet
+                client.check_room(1)
+            client.check_room(2)  # the third has left: this would be the only one to wait
+            async with client.generate(spec(num_choices=2)):
+                with pytest.raises(QueueFull):
+                    client.check_room(1)
+        client.check_room(2)
+
+    run(test)
