@@ -10,7 +10,7 @@ from tests import models
 from tests.engine.running import RunningEngine, prompt_tokens, running_engine, spec
 from tests.engine.test_cancel import leave_in_prefill
 
-from milepost.protocol.messages import Boundary, CacheReport
+from milepost.protocol.messages import Boundary, CacheAction, CacheReport
 
 
 @pytest.fixture(scope="module", params=models.KINDS)
@@ -302,6 +302,19 @@ def test_a_pinned_conversation_outlives_the_others(
             report_of(engine, prompt_tokens(900, seed=seed))
 
         assert report_of(engine, prompt + prompt_tokens(50, seed=2)).num_reused == 900
+
+
+def test_a_pin_is_taken_back(engine: RunningEngine) -> None:
+    request_id = send(engine, prompt_tokens(200, seed=1))
+
+    def change(action: CacheAction) -> tuple[int, ...]:
+        assert engine.run(engine.client.change_cache(action, request_id)).found
+        nodes = engine.run(engine.client.get_cache(9)).nodes
+        return tuple(pos for node in nodes for pos in node.pins)
+
+    assert change("pin") == (200,)
+    assert change("unpin") == ()
+    assert change("unpin") == ()
 
 
 def test_a_request_that_nobody_sent_cannot_be_pinned(engine: RunningEngine) -> None:

@@ -143,6 +143,9 @@ def test_the_cache_is_shown_pinned_dropped_and_cleared(hybrid: RunningServer) ->
     )
     assert [node for node in held["tree"]["nodes"] if node["pins"]]
     assert held["live"]["tokens"] > 100
+    assert post("/cache/unpin", first) == 200
+    nodes = hybrid.http.get("/cache").json()["tree"]["nodes"]
+    assert not [node for node in nodes if node["pins"]]
 
     assert post("/cache/drop", second) == 200
     assert post("/cache/drop", second) == 404

@@ -54,7 +54,13 @@ def build_cache_router(services: Services) -> APIRouter:
     async def pin(request: Request) -> Response:
         fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
         await _change(services, fields.request_id, "pin")
-        return JsonResponse(PinnedAnswer(request_id=fields.request_id))
+        return JsonResponse(PinnedAnswer(request_id=fields.request_id, pinned=True))
+
+    @router.post("/cache/unpin")
+    async def unpin(request: Request) -> Response:
+        fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
+        await _change(services, fields.request_id, "unpin")
+        return JsonResponse(PinnedAnswer(request_id=fields.request_id, pinned=False))
 
     @router.post("/cache/drop")
     async def drop(request: Request) -> Response:
@@ -75,7 +81,7 @@ def _find(services: Services, request_id: str) -> RequestRecord:
 
 
 async def _change(services: Services, request_id: str, action: CacheAction) -> int:
-    """Pin or drop the conversations of a request; return the bytes that became free."""
+    """Pin, unpin or drop the conversations of a request; return the bytes that became free."""
     freed_bytes = 0
     for engine_id in _find(services, request_id).engine_ids:
         changed = await services.engine.change_cache(action, engine_id)

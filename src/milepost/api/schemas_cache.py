@@ -170,10 +170,10 @@ class FreedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinnedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of `/cache/pin`."""
+    """Answer of `/cache/pin` and `/cache/unpin`."""
 
     request_id: str
-    pinned: bool = True
+    pinned: bool
 
 
 def request_shape(record: RequestRecord) -> RequestShape:

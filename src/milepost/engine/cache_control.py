@@ -91,6 +91,9 @@ class CacheControl:
         if message.action == "pin":
             found = self._cache.pin(tokens, "client")
             return CacheChanged(query_id=message.query_id, found=found)
+        if message.action == "unpin":
+            self._cache.unpin(tokens)  # one that is not pinned stays so
+            return CacheChanged(query_id=message.query_id)
         return CacheChanged(query_id=message.query_id, freed_bytes=self._drop(message.request_id))
 
     def _clear(self) -> int:

@@ -16,14 +16,14 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 3  # counts up with every change of a message
+PROTOCOL_VERSION = 4  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
 RestoreKind = Literal["none", "live", "parked", "live_state", "ram"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
-CacheAction = Literal["clear", "pin", "drop"]
+CacheAction = Literal["clear", "pin", "unpin", "drop"]
 # What most of a prefill is put down to: an interpretation of the facts in a `CacheReport`, made
 # from tokens and boundaries only (docs/cache-report.md).
 CacheReason = Literal[
@@ -105,7 +105,7 @@ class GetCache(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
 
 
 class ChangeCache(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Forget everything, or pin or drop the conversation of one request.
+    """Forget everything, or pin, unpin or drop the conversation of one request.
 
     Answered by a `CacheChanged` with the same id.
     """

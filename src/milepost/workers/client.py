@@ -202,7 +202,7 @@ class EngineClient:
         return answer
 
     async def change_cache(self, action: CacheAction, request_id: int = -1) -> CacheChanged:
-        """Clear the cache, or pin or drop what an earlier request left there; as `get_status`."""
+        """Clear the cache, or change what an earlier request left there; as `get_status`."""
         query_id = next(self._ids)
         message = ChangeCache(query_id=query_id, action=action, request_id=request_id)
         answer = await self._query(query_id, message)

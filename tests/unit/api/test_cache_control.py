@@ -186,11 +186,13 @@ def test_conversations_are_pinned_and_dropped_by_the_id_of_an_answer(api: Api) -
         send("POST", "/v1/chat/completions", json=CHAT)
         chat_id = send("POST", "/v1/chat/completions", json=CHAT).json()["id"]
         pinned = send("POST", "/cache/pin", json={"request_id": chat_id}).json()
+        unpinned = send("POST", "/cache/unpin", json={"request_id": chat_id}).json()
         dropped = send("POST", "/cache/drop", json={"request_id": chat_id}).json()
 
     assert pinned == {"request_id": chat_id, "pinned": True}
+    assert unpinned == {"request_id": chat_id, "pinned": False}
     assert dropped == {"freed_bytes": 500}
-    assert api.engine.changes == [("pin", 2), ("drop", 2)]
+    assert api.engine.changes == [("pin", 2), ("unpin", 2), ("drop", 2)]
 
 
 def test_a_request_that_the_engine_has_forgotten(api: Api) -> None:
@@ -219,6 +221,7 @@ def test_a_body_without_an_id(api: Api, body: dict[str, object]) -> None:
         ("GET", "/cache"),
         ("DELETE", "/cache"),
         ("POST", "/cache/pin"),
+        ("POST", "/cache/unpin"),
         ("POST", "/cache/drop"),
     ],
 )
