@@ -104,6 +104,20 @@ def test_a_place_that_the_client_marks_is_gone_on_from(hybrid: RunningServer) ->
     assert ask("Plain. " + LONG, "Who wrote it?") < num_facts
 
 
+def test_a_reminder_that_moves_along_costs_no_more_than_itself(hybrid: RunningServer) -> None:
+    reminder = "\n\n<reminder>Nothing is committed without being asked for.</reminder>"
+    history = [message("system", SYSTEM)]
+    reused = []
+    for question in ("One. ", "Two. ", "Three. "):
+        text = question + LONG
+        answer = chat(hybrid, *history, message("user", text + reminder))
+        reused.append(answer["facts"]["known_tokens"] - answer["facts"]["reused_tokens"])
+        history += [message("user", text), message("assistant", "Done.")]
+
+    assert reused[1] > 100  # nobody knew of it yet
+    assert reused[2] <= 2
+
+
 def test_reasoning_that_the_client_drops(server: RunningServer) -> None:
     user = message("user", "Think well. " + LONG)
     thoughts = "First I look at the files, one by one, with all their lines. " * 4

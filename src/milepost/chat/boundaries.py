@@ -6,7 +6,8 @@ no failure of a template reaches the request: a boundary that cannot be found is
 
 `system_end`    of what all conversations with the same system messages and tools begin with
 `message_end`   of one message
-`last_user`     before the last user message, and where its template will drop reasoning, behind it
+`last_user`     before the last user message, and where its template will drop reasoning, behind it;
+                instead of the former, before what an agent moves along at the end of its last one
 `prompt_end`    of the last message, before the generation prompt
 `breakpoint`    where the client says so, and none of the above that is always met exactly is
 """
@@ -22,6 +23,7 @@ from milepost.chat.breakpoints import Breakpoint, find_part_end
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation
 from milepost.chat.frames import count_head
+from milepost.chat.moving_tail import find_moving_tail
 from milepost.chat.prompt_reader import History, PromptReader, count_shared
 from milepost.chat.template_set import TemplateSet
 from milepost.protocol.messages import BoundaryKind
@@ -76,7 +78,8 @@ class BoundaryFinder:
             conversation, str(rendered), known, add_generation_prompt=add_generation_prompt
         )
         self._remember(reader, history, known)
-        found = list(_boundaries(reader, history))
+        moving = _find_moving(history, known)
+        found = list(_boundaries(reader, history, moving))
         found += _breakpoints(history, found)
         found.sort(key=lambda boundary: boundary.offset)
         keeps = add_generation_prompt and reader.differs_in_history(conversation)
@@ -111,7 +114,7 @@ class BoundaryFinder:
         self._histories = (*others[1 - MAX_HISTORIES :], (reader, history))
 
 
-def _boundaries(reader: PromptReader, history: History) -> Iterator[TextBoundary]:
+def _boundaries(reader: PromptReader, history: History, moving: int) -> Iterator[TextBoundary]:
     messages = history.conversation.messages
     if history.system_end >= MIN_SYSTEM_CHARS:
         last = count_head(messages) - 1
@@ -120,19 +123,32 @@ def _boundaries(reader: PromptReader, history: History) -> Iterator[TextBoundary
         if end >= 0:
             kind: BoundaryKind = "message_end" if i < len(messages) - 1 else "prompt_end"
             yield TextBoundary(end, kind, i, messages[i]["role"])
-    for i in _last_stable_messages(reader, history):
+    if moving >= 0:
+        yield TextBoundary(moving, "last_user", len(messages) - 1, messages[-1]["role"])
+    for i in _last_stable_messages(reader, history, moving):
         if history.ends[i] >= 0:
             yield TextBoundary(history.ends[i], "last_user", i, messages[i]["role"])
 
 
-def _last_stable_messages(reader: PromptReader, history: History) -> Iterator[int]:
+def _find_moving(history: History, known: History | None) -> int:
+    """Return up to where the last message will stay as it is; -1: to its end, for all we know."""
+    messages = history.conversation.messages
+    span = history.spans.get(len(messages) - 1)
+    if known is None or span is None:
+        return -1
+    num_shared = count_shared(known.conversation, history.conversation)
+    num_chars = find_moving_tail(history.conversation, known.conversation, num_shared)
+    return find_part_end(history.text, span.end, messages[-1]["content"], num_chars)
+
+
+def _last_stable_messages(reader: PromptReader, history: History, moving: int) -> Iterator[int]:
     """Yield the messages behind which the prompt may change when the user speaks again."""
     messages = history.conversation.messages
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
     if not users:
         return
     last = users[-1]
-    if last > count_head(messages):
+    if last > count_head(messages) and not (moving >= 0 and last == len(messages) - 1):
         yield last - 1
     reasons = any("reasoning_content" in message for message in messages[last + 1 :])
     if reasons and reader.drops_reasoning():

@@ -356,3 +356,47 @@ def test_a_mark_that_is_null_is_none(none: object) -> None:
     conversation = parse_conversation([{**user("hi"), "cache_control": none}])
     assert conversation.breakpoints == ()
     assert conversation.messages == [user("hi")]
+
+
+REMINDER = "\n\n<reminder>\nStill in build mode; {} open.\n</reminder>"
+
+
+def test_what_moves_along_with_the_last_message_is_left_out_of_a_prefix() -> None:
+    turns = Turns(OPENED_THINKING)
+    history, prompts = [SYSTEM, user("one"), call(1)], []
+    for number in (1, 2, 3):
+        output = f"output {number}" * 9
+        reminded = [*history, result(number, output + REMINDER.format(number))]
+        prompts.append(turns.find(reminded))
+        history += [result(number, output), call(number + 1)]
+
+    for (prompt, found), (later, _) in zip(prompts[1:], prompts[2:], strict=False):
+        # Behind the result the template writes a line break, as there is one before the reminder.
+        assert only(found, "last_user").offset == common_prefix(prompt, later) - 1
+    assert "last_user" not in {b.kind for b in prompts[0][1].boundaries}  # it has not moved yet
+
+
+def test_where_a_user_message_will_change_its_begin_need_not_be_met() -> None:
+    turns = Turns(CHATML_TOOLS)
+    turns.find([SYSTEM, user("one" + REMINDER.format(1))])
+    history = [SYSTEM, user("one"), reply("1")]
+    prompt, found = turns.find([*history, user("two" + REMINDER.format(2))])
+    later, _ = turns.find([*history, user("two"), reply("2"), user("three" + REMINDER.format(3))])
+    assert only(found, "last_user").offset == common_prefix(prompt, later)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "last"),
+    [
+        ("a file" + REMINDER, "", "a file" + REMINDER),  # blanked, and read again
+        ("a file" + REMINDER, "a file", "nothing of it"),
+        ("a file" + REMINDER, "another", "b" + REMINDER),
+        ("see a", "see", "look a"),  # too short to be recognised
+        ("a file" + REMINDER, "a file", REMINDER),  # the whole message moves
+    ],
+)
+def test_other_changes_are_no_moving_text(before: str, after: str, last: str) -> None:
+    turns = Turns(CHATML_TOOLS)
+    turns.find([SYSTEM, user("go"), call(1), result(1, before)])
+    _, found = turns.find([SYSTEM, user("go"), call(1), result(1, after), call(2), result(2, last)])
+    assert "last_user" not in {b.kind for b in found.boundaries}
