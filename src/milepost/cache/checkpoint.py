@@ -12,6 +12,7 @@ CheckpointKind = Literal[
     # where a later request may stop sharing the prefix
     "divergence",  # the tree has seen one stop there
     "system_end",
+    "date",  # before the first one in the system prompt
     "message_end",
     "last_user",  # before the last user message
     "prompt_end",  # before the generation prompt

@@ -24,8 +24,10 @@ from typing import Literal
 
 from milepost.cache.checkpoint import CheckpointKind
 
-BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end", "breakpoint"]
-EXACT_KINDS: tuple[BoundaryKind, ...] = ("system_end", "last_user", "prompt_end", "breakpoint")
+BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
+EXACT_KINDS: tuple[BoundaryKind, ...] = (
+    *("system_end", "date", "last_user", "prompt_end", "breakpoint"),
+)
 
 # A cut this close behind a kept state saves fewer tokens than its micro-batch costs: a micro-batch
 # of 32 tokens takes about as long as one of 16. Arbitrary.

@@ -5,6 +5,7 @@ that its next turn costs a rendering of the new messages only. Nothing here chan
 no failure of a template reaches the request: a boundary that cannot be found is left out.
 
 `system_end`    of what all conversations with the same system messages and tools begin with
+`date`          before the first line of the system messages that names a date or a time
 `message_end`   of one message
 `last_user`     before the last user message, and where its template will drop reasoning, behind it;
                 instead of the former, before what an agent moves along at the end of its last one
@@ -22,6 +23,7 @@ from typing import Any
 from milepost.chat.breakpoints import Breakpoint, find_part_end
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation
+from milepost.chat.dates import find_date
 from milepost.chat.frames import count_head
 from milepost.chat.moving_tail import find_moving_tail
 from milepost.chat.prompt_reader import History, PromptReader, count_shared
@@ -119,6 +121,7 @@ def _boundaries(reader: PromptReader, history: History, moving: int) -> Iterator
     if history.system_end >= MIN_SYSTEM_CHARS:
         last = count_head(messages) - 1
         yield TextBoundary(history.system_end, "system_end", last, "system")
+        yield from _before_date(history)
     for i, end in enumerate(history.ends):
         if end >= 0:
             kind: BoundaryKind = "message_end" if i < len(messages) - 1 else "prompt_end"
@@ -128,6 +131,22 @@ def _boundaries(reader: PromptReader, history: History, moving: int) -> Iterator
     for i in _last_stable_messages(reader, history, moving):
         if history.ends[i] >= 0:
             yield TextBoundary(history.ends[i], "last_user", i, messages[i]["role"])
+
+
+def _before_date(history: History) -> Iterator[TextBoundary]:
+    """Yield the place in the system messages from which on they will change some day."""
+    messages = history.conversation.messages
+    for i in range(count_head(messages)):
+        num_chars = find_date(messages[i]["content"])
+        if num_chars < 0:
+            continue
+        span = history.spans.get(i)
+        offset = -1
+        if span is not None:
+            offset = find_part_end(history.text, span.end, messages[i]["content"], num_chars)
+        if offset >= MIN_SYSTEM_CHARS:
+            yield TextBoundary(offset, "date", i, messages[i]["role"])
+        return
 
 
 def _find_moving(history: History, known: History | None) -> int:

@@ -19,7 +19,7 @@ from milepost.protocol.sampling import SamplingParams
 PROTOCOL_VERSION = 4  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
-BoundaryKind = Literal["system_end", "message_end", "last_user", "prompt_end", "breakpoint"]
+BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
 RestoreKind = Literal["none", "live", "parked", "live_state", "ram"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]

@@ -18,7 +18,7 @@ from milepost.cache.placement import (
 )
 
 KINDS: tuple[BoundaryKind, ...] = (
-    *("system_end", "message_end", "last_user", "prompt_end", "breakpoint"),
+    *("system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"),
 )
 
 

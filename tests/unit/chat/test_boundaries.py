@@ -400,3 +400,21 @@ def test_other_changes_are_no_moving_text(before: str, after: str, last: str) ->
     turns.find([SYSTEM, user("go"), call(1), result(1, before)])
     _, found = turns.find([SYSTEM, user("go"), call(1), result(1, after), call(2), result(2, last)])
     assert "last_user" not in {b.kind for b in found.boundaries}
+
+
+def test_what_stands_before_a_date_in_the_system_prompt_is_met() -> None:
+    rules = "Be brief. " * 30 + "\n"
+    system = {"role": "system", "content": f"{rules}Date: 2026-11-30\nMore rules.\n"}
+    text, found = Turns(CHATML_TOOLS).find([system, user("Hello")])
+    (date,) = [boundary for boundary in found.boundaries if boundary.kind == "date"]
+    assert text[date.offset :].startswith("Date: 2026-11-30")
+    assert date.message_index == 0
+
+
+def test_a_date_at_the_begin_of_a_prompt_is_no_boundary() -> None:
+    system = {"role": "system", "content": "Date: 2026-11-30\n" + "Be brief. " * 30}
+    template = ChatTemplate(CHATML_TOOLS, name="test")
+    conversation = parse_conversation([system, user("Hello")])
+    found = BoundaryFinder(TemplateSet(template)).find(conversation, template.render(conversation))
+    assert "system_end" in {boundary.kind for boundary in found.boundaries}
+    assert "date" not in {boundary.kind for boundary in found.boundaries}
