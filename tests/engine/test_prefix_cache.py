@@ -152,3 +152,18 @@ def test_a_tight_budget_is_kept_and_answers_stay_right(
             prompt = prompt_tokens(900, seed=seed)
             ask(engine, fresh, prompt)
             ask(engine, fresh, prompt[:500] + prompt_tokens(100, seed=seed + 10))
+
+
+def test_a_full_size_window_that_was_restored_is_not_cut(
+    tiny_models: dict[models.Kind, Path], fresh_engines: Engines
+) -> None:
+    """Of the window's layers it has the cells that its end needs, and none before."""
+    path = tiny_models["window"]
+    with running_engine(path, parallel=1, parked_slots=0, swa_full=True) as engine:
+        fresh = fresh_engines("window")
+        main = prompt_tokens(300, seed=86)
+        main += ask(engine, fresh, main).tokens
+        ask(engine, fresh, prompt_tokens(100, seed=87))
+        assert num_cached(ask(engine, fresh, main + prompt_tokens(9, seed=88))) == len(main) - 1
+
+        ask(engine, fresh, main[:150] + prompt_tokens(40, seed=89))

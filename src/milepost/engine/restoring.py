@@ -172,7 +172,7 @@ class Restorer:
             shared = common_prefix(slot.held, prompt[:-1])
             if shared == 0:
                 continue
-            if self._traits.can_cut or shared == slot.num_tokens:
+            if shared == slot.num_tokens or self._can_cut(slot, shared):
                 source: RestoreKind = "parked" if slot in self._slots.parked else "live"
                 options.append(Option(source, shared, slot=slot))
             elif self._traits.has_segments:
@@ -182,6 +182,17 @@ class Restorer:
             for stored in match.stored
         )
         return options
+
+    def _can_cut(self, slot: Slot, pos: int) -> bool:
+        """Return whether a slot can go on from an earlier position.
+
+        With --swa-full a window can, but not one that was restored: of the cells of the window's
+        layers a checkpoint has those that its own position needs.
+        """
+        if not self._traits.can_cut:
+            return False
+        num_window = self._context.model.num_window_tokens
+        return num_window == 0 or self._context.pos_min(slot.seq_id) <= max(pos - num_window, 0)
 
     def _rewinds(self, slot: Slot, shared: int, match: Match) -> list[Option]:
         """Return the deepest way back within the cells that a slot holds, if there is one."""
