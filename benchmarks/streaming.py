@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 TIMEOUT_S = 600.0
 DATA = b"data: "
 DONE = b"[DONE]"
+TEXT = re.compile(rb'"content": ?"[^"]')  # some text: the first chunk has the role, and none
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def _read_events(response: http.client.HTTPResponse, sent: float) -> StreamTimes
     while line := response.readline():
         if not line.startswith(DATA):
             continue
-        if b'"content":"' in line or b'"content": "' in line:
+        if TEXT.search(line):
             last = time.perf_counter()
             first = first or last
         if b'"usage"' in line:
