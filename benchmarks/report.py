@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from tests.models import KINDS, Kind
 
 from milepost.bench.machine import count_physical_cores, describe_machine, list_versions
 from milepost.cli.demo_model import find_demo_model
@@ -73,19 +74,18 @@ class Run:
 
 
 def make_parser(description: str, *, repeats: int) -> argparse.ArgumentParser:
-    """Return a parser with the options of all benchmarks."""
-    parser = argparse.ArgumentParser(description=description)
+    """Return a parser with the options of the benchmarks that measure one model file."""
+    parser = _make_common_parser(description, repeats)
     parser.add_argument("--model", type=Path, help="GGUF file (default: SmolLM2-135M-Instruct)")
-    parser.add_argument("--repeats", type=int, default=repeats, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=count_physical_cores())
-    parser.set_defaults(results=RESULTS)
-    parser.add_argument(
-        "--no-save",
-        dest="results",
-        action="store_const",
-        const=None,
-        help="print the table, keep no JSON",
-    )
+    return parser
+
+
+def make_kinds_parser(
+    description: str, *, repeats: int, kinds: Sequence[Kind]
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of those that write models of several memory kinds."""
+    parser = _make_common_parser(description, repeats)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=tuple(kinds))
     return parser
 
 
@@ -102,6 +102,12 @@ def divide_rows(name: str, above: Row, below: Row, target: Target | None = None)
     """Return the ratios of two rows, repeat by repeat: slow drifts of the machine cancel out."""
     ratios = (a / b for a, b in zip(above.values, below.values, strict=True))
     return Row(name, "x", tuple(ratios), target)
+
+
+def compare_rows(name: str, above: Row, below: Row, target: Target | None = None) -> Row:
+    """Return by how many percent a row is above another, repeat by repeat."""
+    shares = (100 * (a / b - 1) for a, b in zip(above.values, below.values, strict=True))
+    return Row(name, "%", tuple(shares), target)
 
 
 def finish(run: Run, rows: Sequence[Row]) -> None:
@@ -140,6 +146,21 @@ def read_page_cache(path: Path) -> None:
     with path.open("rb", buffering=0) as file:
         while file.read(1 << 24):
             pass
+
+
+def _make_common_parser(description: str, repeats: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--repeats", type=int, default=repeats, help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=count_physical_cores())
+    parser.set_defaults(results=RESULTS)
+    parser.add_argument(
+        "--no-save",
+        dest="results",
+        action="store_const",
+        const=None,
+        help="print the table, keep no JSON",
+    )
+    return parser
 
 
 def _make_table(run: Run, rows: Sequence[Row]) -> Table:

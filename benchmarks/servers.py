@@ -49,11 +49,15 @@ def describe_case(case: ServedCase) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def milepost_process(case: ServedCase) -> Iterator[RunningServer]:
-    """Run `milepost serve` in a process of its own until the block is left."""
+def milepost_process(case: ServedCase, *flags: str) -> Iterator[RunningServer]:
+    """Run `milepost serve` in a process of its own until the block is left.
+
+    `flags` are those that only this server has.
+    """
+    all_flags = [*case.milepost_flags(), *flags]
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_server(case.model, case.milepost_flags(), Path(folder) / "server.log") as server,
+        running_server(case.model, all_flags, Path(folder) / "server.log") as server,
     ):
         yield server
 
