@@ -25,8 +25,8 @@ def placement_limits(settings: EngineSettings) -> PlacementLimits:
 def plan_request(request: Request, memory: Memory, limits: PlacementLimits, match: Match) -> None:
     """Fill in the cuts and checkpoints of a request that has its slot."""
     traits, context, message = memory.traits, memory.context, request.message
-    if not (traits.has_states and traits.can_restore):
-        return
+    if not (traits.has_states and traits.can_restore and memory.cache.limits.budget_bytes > 0):
+        return  # nothing could be kept at a cut
     plan = plan_prefill(
         PlacementRequest(
             start=request.num_cached,
