@@ -18,6 +18,8 @@ MilepostError
 │   ├── LibraryMismatch       500  the native library is not the build this code was written for
 │   ├── EngineStartFailed     500  the engine process ended before it had loaded its model
 │   └── BenchmarkFailed       500  not a trace, an unreachable server, a context that is too small
+├── DiskCacheUnusable         500  the folder of the disk cache cannot be used; go on without it
+├── StoredStateLost           500  a state on disk is gone or damaged: a miss
 ├── ProtocolError             500  the engine process and the front end do not understand each other
 └── NativeCallFailed          500  a call into libllama failed
     ├── ContextFull           500  no free cells for the batch: make room and try again
@@ -150,6 +152,14 @@ class EngineStartFailed(ConfigurationError):
 
 class BenchmarkFailed(ConfigurationError):
     """A benchmark cannot be carried out; the program ends with this message."""
+
+
+class DiskCacheUnusable(MilepostError):
+    """The folder of the disk cache cannot be used; what needs it goes on without."""
+
+
+class StoredStateLost(MilepostError):
+    """What was stored on disk is gone or damaged: a miss, never a failed request."""
 
 
 class ProtocolError(MilepostError):
