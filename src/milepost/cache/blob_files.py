@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from milepost.cache.disk_format import (
     HEADER_BYTES,
@@ -42,13 +43,29 @@ OnStep = Callable[[str], None]
 STEPS = ("created", "begun", "written", "synced", "renamed", "placed", "row_added", "committed")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
+_NAME = re.compile(rf"[0-9a-f]{{16}}(?:{re.escape(TEMP_SUFFIX)})?")
+
+
+class FoundFile(NamedTuple):
     """A file in the folder, whoever made it."""
 
-    path: Path
-    id: int  # of the blob that it is, or was to become
-    is_temporary: bool
+    folder: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self.folder, self.name)
+
+    @property
+    def id(self) -> int:
+        """The blob that it is, or was to become."""
+        return int(self.name[:16], 16)
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it was not finished."""
+        return len(self.name) > 16
 
 
 class BlobFiles:
@@ -93,17 +110,17 @@ class BlobFiles:
             os.close(descriptor)
 
     def remove(self, blob_id: int) -> None:
-        """Delete a file; one that is gone already is no failure."""
-        with contextlib.suppress(FileNotFoundError):
+        """Delete a file; one that is gone already, or no file, is no failure."""
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             self.path_of(blob_id).unlink()
 
     def find_all(self) -> Iterator[FoundFile]:
         """Yield what lies in the folder and has a name of ours."""
-        for folder in _scan(self.folder):
-            for entry in _scan(Path(folder.path)) if folder.is_dir() else ():
-                name = entry.name.removesuffix(TEMP_SUFFIX)
-                if len(name) == 16 and set(name) <= set("0123456789abcdef"):
-                    yield FoundFile(Path(entry.path), int(name, 16), name != entry.name)
+        for folder in _list_names(str(self.folder)):
+            path = os.path.join(self.folder, folder)
+            for name in _list_names(path):
+                if _NAME.fullmatch(name):
+                    yield FoundFile(path, name)
 
     def _write(self, descriptor: int, pieces: list[bytes | memoryview]) -> None:
         for index, piece in enumerate(pieces):
@@ -198,9 +215,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+def _list_names(folder: str) -> list[str]:
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []

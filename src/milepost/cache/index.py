@@ -20,7 +20,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from milepost.cache.blob_files import FILE_MODE
 from milepost.cache.disk_format import (
@@ -161,7 +161,7 @@ class Index:
         """Return all that is known."""
         with self._reading():
             return StoredForest(
-                runs=self._runs("SELECT id FROM runs"),
+                runs=self._runs("TRUE"),
                 blobs=self._blobs("TRUE"),
                 pins=self._pins(),
             )
@@ -171,7 +171,7 @@ class Index:
         wanted = json.dumps(list(ids))
         with self._reading():
             return StoredForest(
-                runs=self._runs(_RUNS_OF_BLOBS, wanted),
+                runs=self._runs(f"id IN ({_RUNS_OF_BLOBS})", wanted),
                 blobs=self._blobs("id IN (SELECT value FROM json_each(?))", wanted),
                 pins=self._pins(),
             )
@@ -287,10 +287,10 @@ class Index:
         finally:
             self._connection.execute("ROLLBACK")
 
-    def _runs(self, ids: str, *arguments: str) -> StoredRuns:
+    def _runs(self, condition: str, *arguments: str) -> StoredRuns:
         return StoredRuns.of_rows(
             self._connection.execute(
-                f"SELECT id, parent, start, tokens FROM runs WHERE id IN ({ids}) ORDER BY id",
+                f"SELECT id, parent, start, tokens FROM runs WHERE {condition} ORDER BY id",
                 arguments,
             ).fetchall()
         )
@@ -350,6 +350,5 @@ def _make_schema(connection: sqlite3.Connection, path: Path) -> None:
     )
 
 
-def _as_blob(row: tuple[object, ...]) -> StoredBlob:
-    blob = StoredBlob._make(row)
-    return blob._replace(kind=KINDS[blob.kind])  # type: ignore[index]
+def _as_blob(row: tuple[Any, ...]) -> StoredBlob:
+    return StoredBlob(row[0], row[1], KINDS[row[2]], *row[3:])

@@ -12,6 +12,7 @@ from milepost.cache.disk_format import (
     BLOCK_BYTES,
     HEADER_BYTES,
     BlobHeader,
+    BlobKind,
     encode_header,
     encode_tokens,
     history_checksum,
@@ -50,7 +51,7 @@ def test_a_header_has_the_documented_bytes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["segment", "checkpoint"])
-def test_a_header_comes_back(kind: str) -> None:
+def test_a_header_comes_back(kind: BlobKind) -> None:
     header = dataclasses.replace(HEADER, kind=kind, name="", start=1)
     assert parse_header(encode_header(header)) == header
 

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from milepost.cache.disk_store import DiskStore
-from milepost.errors import StoredStateLost
 from tests.disk_cache import (
     TIMEOUT_S,
     ManualClock,
@@ -20,6 +17,9 @@ from tests.disk_cache import (
     open_store,
     payload,
 )
+
+from milepost.cache.disk_store import DiskStore
+from milepost.errors import StoredStateLost
 
 MANY_BLOCKS = (9 << 20) + 5
 
@@ -67,8 +67,8 @@ def test_another_run_knows_all_of_it(tmp_path: Path) -> None:
     assert forest.runs.history(checkpoint.run, checkpoint.end).tolist() == beside.tolist()
     assert (checkpoint.name, checkpoint.start) == ("system_end", 0)
     assert [(pin.pos, pin.kind) for pin in forest.pins] == [(20, "system_end")]
-    assert second.read(segment.id) == b"cells"
-    assert second.read(checkpoint.id) == b"state"
+    assert bytes(second.read(segment.id)) == b"cells"
+    assert bytes(second.read(checkpoint.id)) == b"state"
     assert second.num_bytes == segment.file_bytes + checkpoint.file_bytes
     second.close(TIMEOUT_S)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.disk_cache import FINGERPRINT
 
 from milepost.cache.fingerprint import (
     HEAD_BYTES,
@@ -19,7 +20,6 @@ from milepost.cache.fingerprint import (
     identify_file,
     sample_offsets,
 )
-from tests.disk_cache import FINGERPRINT
 
 OTHER_FILE = FileIdentity(1000, "aa", "cc")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.disk_cache import branch, history
 
 from milepost.cache.disk_format import BlobHeader, encode_tokens, history_checksum
 from milepost.cache.index import Index, Use
 from milepost.cache.stored_forest import NO_RUN, StoredBlob
 from milepost.cache.tree import Tokens
 from milepost.errors import DiskCacheUnusable
-from tests.disk_cache import branch, history
 
 
 @pytest.fixture
