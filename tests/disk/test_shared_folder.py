@@ -48,6 +48,25 @@ def test_the_same_content_of_both_is_kept_once(tmp_path: Path) -> None:
     theirs.close(TIMEOUT_S)
 
 
+def test_another_that_is_quicker_wins(tmp_path: Path) -> None:
+    theirs = open_store(tmp_path)
+
+    def be_quicker(step: str) -> None:
+        if step == "synced":
+            theirs.put_segment(history(50), 0, payload(1000))
+            finish(theirs)
+
+    ours = open_store(tmp_path, on_step=be_quicker)
+    ours.put_segment(history(50), 0, payload(1000, seed=1))
+    (completion,) = finish(ours)
+    assert completion.was_known
+    assert completion.blob is not None
+    assert ours.read(completion.blob.id) == payload(1000)
+    assert len(blob_paths(ours)) == 1
+    ours.close(TIMEOUT_S)
+    theirs.close(TIMEOUT_S)
+
+
 def test_what_another_removed_is_a_miss(tmp_path: Path) -> None:
     ours, theirs = open_store(tmp_path), open_store(tmp_path)
     ids = []

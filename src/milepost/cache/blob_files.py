@@ -206,12 +206,15 @@ def _write_all(descriptor: int, data: memoryview) -> None:
 
 
 def _try_lock(descriptor: int) -> bool:
+    """Take a lock unless another has it; a file system without locks gives it to everybody."""
     if fcntl is None:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held by another, or a file system without locks: age decides alone
+    except BlockingIOError:
         return False
+    except OSError:
+        return True
     return True
 
 

@@ -126,6 +126,11 @@ class _Refused(Exception):
         self.refusal = refusal
 
 
+class _AlreadyStored(Exception):
+    def __init__(self, blob: StoredBlob) -> None:
+        self.blob = blob
+
+
 class DiskWriter:
     """Carries out commands until it is told to stop."""
 
@@ -198,24 +203,24 @@ class DiskWriter:
 
     def _put(self, put: Put) -> None:
         history = history_checksum(tokens := encode_tokens(put.tokens))
-        blob = self._index.find_blob(put.kind, put.start, history)
-        was_known, refusal = blob is not None, None
-        if blob is None:
-            header = self._make_header(put, history)
+        known = self._index.find_blob(put.kind, put.start, history)
+        written, refusal = None, None
+        if known is None:
             try:
-                blob = self._write(header, put, tokens)
+                written = self._write(self._make_header(put, history), put, tokens)
+            except _AlreadyStored as stored:
+                known = stored.blob
             except _Refused as refused:
                 refusal = refused.refusal
-            except sqlite3.IntegrityError:  # another process was quicker
-                blob = self._index.find_blob(put.kind, put.start, history)
-                was_known = True
         self._update_status(
-            num_written=blob is not None and not was_known,
-            num_known=was_known,
+            num_written=written is not None,
+            num_known=known is not None,
             num_refused=refusal is not None,
-            written_bytes=blob.file_bytes if blob is not None and not was_known else 0,
+            written_bytes=written.file_bytes if written else 0,
         )
-        self.completions.put(Completion(put.ticket, put.payload.nbytes, blob, was_known, refusal))
+        self.completions.put(
+            Completion(put.ticket, put.payload.nbytes, written or known, known is not None, refusal)
+        )
 
     def _make_header(self, put: Put, history: bytes) -> BlobHeader:
         return BlobHeader(
@@ -240,11 +245,20 @@ class DiskWriter:
         with files.writing(header.id, pieces):
             with self._index.transaction():
                 self._check_budget(header.file_bytes)  # others write too
-                blob = self._index.add_blob(header, self._index.add_run(put.tokens), now_s)
+                blob = self._add_row(header, put, now_s)
                 self._index.add_written(day, header.file_bytes)
                 files.on_step("row_added")
             files.on_step("committed")
         return blob
+
+    def _add_row(self, header: BlobHeader, put: Put, now_s: float) -> StoredBlob:
+        """Add the row of a file, unless another process was quicker."""
+        stored = self._index.find_blob(header.kind, header.start, header.history)
+        if stored is not None and stored.id != header.id:
+            raise _AlreadyStored(stored)
+        if stored is not None:  # it was taken for an orphan, where there are no locks
+            return stored
+        return self._index.add_blob(header, self._index.add_run(put.tokens), now_s)
 
     def _check_room(self, num_bytes: int) -> None:
         self._check_budget(num_bytes)
@@ -271,12 +285,13 @@ class DiskWriter:
 
     def _report_failure(self, command: Command, error: Exception) -> None:
         sentence = f"{type(error).__name__}: {error}"
-        logger.warning(
-            "the disk cache in %s could not %s (%s)",
-            self._folder.path,
-            type(command).__name__.lower(),
-            sentence,
-        )
+        if sentence != self.status.last_failure:  # a full disk would fill the log as well
+            logger.warning(
+                "the disk cache in %s could not %s (%s)",
+                self._folder.path,
+                type(command).__name__.lower(),
+                sentence,
+            )
         status = dataclasses.replace(self.status, last_failure=sentence)
         if isinstance(command, Put):
             status = dataclasses.replace(status, num_refused=status.num_refused + 1)
