@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assemble": BASE
     | {"protocol", "libllama", "chat", "workers", "api", "metrics", "dashboard", "bench"},
     "bench": {"errors", "units", "logs"},  # talks HTTP to servers, starts them as processes
-    "cli": BASE | {"protocol", "assemble", "bench"},
+    "cli": BASE | {"protocol", "assemble", "bench", "cache"},
 }
 # Foreign package -> who may import it.
 OWNERS = {

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import click
 
 from milepost.cli.version import describe_version
-from milepost.errors import ConfigurationError
+from milepost.errors import ConfigurationError, DiskCacheUnusable
 
 COMMANDS = {
     "bench": "Replay recorded requests of agents, and say what was computed twice.",
+    "cache": "Show, check and empty the cache on disk.",
     "serve": "Serve a GGUF model over HTTP.",
 }
 EXIT_FAILED = 1
@@ -44,6 +45,10 @@ class LazyGroup(click.Group):
             from milepost.cli.bench import bench_group
 
             return bench_group
+        if cmd_name == "cache":
+            from milepost.cli.cache import cache_group
+
+            return cache_group
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -81,7 +86,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         _complain(error.format_message())
         return EXIT_USAGE
-    except ConfigurationError as error:
+    except (ConfigurationError, DiskCacheUnusable) as error:
         _complain(str(error))
         return EXIT_FAILED
     except (click.Abort, KeyboardInterrupt):

@@ -21,6 +21,7 @@ HEAVY = [
     "matplotlib",
     "milepost.assemble",
     "milepost.bench",
+    "milepost.cache",
     "milepost.api",
     "milepost.chat",
     "milepost.libllama",
@@ -35,7 +36,15 @@ sys.exit(status)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["serve", "--help"], ["bench", "replay", "--help"], ["--version"], []]
+    "arguments",
+    [
+        ["--help"],
+        ["serve", "--help"],
+        ["bench", "replay", "--help"],
+        ["cache", "ls", "--help"],
+        ["--version"],
+        [],
+    ],
 )
 def test_no_heavy_module_is_loaded(arguments: list[str]) -> None:
     script = SCRIPT.format(heavy=HEAVY)
