@@ -130,21 +130,35 @@ def test_a_damaged_index_is_made_again_from_the_files(
     store.close(TIMEOUT_S)
 
 
-def test_an_index_that_is_damaged_under_way_is_made_again(tmp_path: Path) -> None:
-    store, blob_id, _ = store_two(tmp_path)
+def overwrite_index(store: DiskStore) -> None:
+    """Leave nothing of the index but its length."""
     index = store.folder / "index.sqlite"
     connection = sqlite3.connect(index)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     with index.open("r+b") as file:
-        file.seek(0)
         file.write(os.urandom(index.stat().st_size))
+
+
+def test_an_index_that_is_damaged_under_way_is_made_again_by_the_writer(tmp_path: Path) -> None:
+    store, blob_id, _ = store_two(tmp_path)
+    overwrite_index(store)
     for num_tokens in (60, 61, 62):
         store.put_segment(history(num_tokens), 0, payload(10))
-    completions = finish(store)
-    assert completions[-1].blob is not None
+    assert finish(store)[-1].blob is not None
     assert store.read(blob_id) == payload(SIZE)
     assert len(store.load().blobs) >= 3
+    store.close(TIMEOUT_S)
+
+
+def test_an_index_that_is_damaged_when_it_is_loaded_is_made_again(tmp_path: Path) -> None:
+    store, blob_id, _ = store_two(tmp_path)
+    overwrite_index(store)
+    assert len(store.load().blobs) == 2
+    assert store.read(blob_id) == payload(SIZE)
+    store.put_segment(history(60), 0, payload(10))
+    finish(store)
+    assert len(store.load().blobs) == 3
     store.close(TIMEOUT_S)
 
 

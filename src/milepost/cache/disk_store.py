@@ -144,12 +144,9 @@ class DiskStore:
             DiskCacheUnusable: it cannot be read.
         """
         try:
-            forest = self._load_all()
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise DiskCacheUnusable(f"the index cannot be read ({error})") from error
-            self._folder.repair_index(self._clock.wall_s()).close()
-            forest = self._load_all()
+            forest = self._load_repaired()
+        except (OSError, sqlite3.Error) as error:
+            raise DiskCacheUnusable(f"{self._index_path} cannot be read ({error})") from error
         self._forget(list(self._blobs))
         for blob in forest.blobs:
             self._learn(blob)
@@ -303,11 +300,17 @@ class DiskStore:
     def _index_path(self) -> Path:
         return self._folder.path / INDEX_FILE
 
-    def _load_all(self) -> StoredForest:
+    def _load_repaired(self) -> StoredForest:
         try:
-            index = Index.open(self._index_path)
-        except OSError as error:
-            raise DiskCacheUnusable(f"the index cannot be read ({error})") from error
+            return self._load_all()
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+        self._folder.repair_index(self._clock.wall_s()).close()
+        return self._load_all()
+
+    def _load_all(self) -> StoredForest:
+        index = Index.open(self._index_path)
         try:
             return index.load()
         finally:
