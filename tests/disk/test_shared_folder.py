@@ -67,6 +67,22 @@ def test_another_that_is_quicker_wins(tmp_path: Path) -> None:
     theirs.close(TIMEOUT_S)
 
 
+def test_both_together_keep_to_the_budget(tmp_path: Path) -> None:
+    theirs = open_store(tmp_path, budget_bytes=2000)
+
+    def fill_it(step: str) -> None:
+        if step == "synced":
+            theirs.put_segment(history(10, seed=1), 0, payload(1000))
+            finish(theirs)
+
+    ours = open_store(tmp_path, on_step=fill_it, budget_bytes=2000)
+    ours.put_segment(history(10), 0, payload(1000))
+    assert [completion.refusal for completion in finish(ours)] == ["budget"]
+    assert len(blob_paths(ours)) == 1
+    ours.close(TIMEOUT_S)
+    theirs.close(TIMEOUT_S)
+
+
 def test_what_another_removed_is_a_miss(tmp_path: Path) -> None:
     ours, theirs = open_store(tmp_path), open_store(tmp_path)
     ids = []

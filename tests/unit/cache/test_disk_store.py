@@ -171,6 +171,14 @@ def test_a_purge_leaves_no_trace_of_the_conversation(store: DiskStore) -> None:
     put(store, 50)
 
 
+def test_tokens_of_what_was_removed_are_overwritten(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    blob_id = put(store, 600)
+    store.remove([blob_id])
+    assert store.close(TIMEOUT_S)
+    assert history(600)[300:310].tobytes() not in (store.folder / "index.sqlite").read_bytes()
+
+
 def test_prefetching_keeps_to_its_limit(tmp_path: Path) -> None:
     store = open_store(tmp_path, max_prefetch_bytes=1500)
     ids = [put(store, 10, seed=seed) for seed in range(3)]
