@@ -73,7 +73,11 @@ def main() -> None:
     arguments = parse_arguments(parser)
     read_page_cache(arguments.model)
     engine = EngineSettings(
-        model_path=str(arguments.model), ctx_size=CTX_SIZE, parallel=1, threads=arguments.threads
+        cache_on_disk=False,
+        model_path=str(arguments.model),
+        ctx_size=CTX_SIZE,
+        parallel=1,
+        threads=arguments.threads,
     )
     rows: list[Row] = []
     for name, sampling in SAMPLINGS.items():

@@ -235,6 +235,7 @@ def main() -> None:
             model = write_benchmark_model(kind, Path(folder))
             read_page_cache(model)
             engine = EngineSettings(
+                cache_on_disk=False,
                 model_path=str(model),
                 ctx_size=CTX_SIZE,
                 parallel=PARALLEL,

@@ -34,6 +34,7 @@ class ServedCase:
             *("--threads", str(self.threads)),
             *("--batch-size", str(self.batch_size)),
             *("--ubatch-size", str(self.ubatch_size)),
+            "--no-cache-disk",
         ]
 
 

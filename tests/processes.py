@@ -22,6 +22,8 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0  # arbitrary; a tiny model takes about one second
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
+# What one test wrote must not be found by another; those of the disk cache switch it on.
+NO_DISK_CACHE = {"MILEPOST_CACHE_ON_DISK": "0"}
 OWN_ENVIRONMENT = ("LLAMA_", "MILEPOST_")  # the developer's settings must not reach a test
 KEPT_ENVIRONMENT = ("MILEPOST_LIBLLAMA",)
 
@@ -109,7 +111,7 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in KEPT_ENVIRONMENT or not name.startswith(OWN_ENVIRONMENT)
     }
-    return kept | dict(extra)
+    return kept | NO_DISK_CACHE | dict(extra)
 
 
 def milepost_script() -> Path:

@@ -149,7 +149,10 @@ async def collect(client: EngineClient, tokens: Sequence[int], **fields: Any) ->
 def running_engine(model: Path, **settings: Any) -> Iterator[RunningEngine]:
     """Start an engine process for a model and stop it at the end of the block."""
     # One thread: several engines compute at once on few cores.
-    settings = {"parallel": 4, "ctx_size": 8192, "threads": 1, **settings}
+    settings = {
+        **{"parallel": 4, "ctx_size": 8192, "threads": 1, "cache_on_disk": False},
+        **settings,
+    }
     client = EngineClient()
     supervisor = Supervisor(
         client,

@@ -84,7 +84,8 @@ class RawEngine:
 
 def load_message(model: Path, **settings: Any) -> Load:
     engine = EngineSettings(
-        model_path=str(model), **{"parallel": 2, "ctx_size": 8192, "threads": 1, **settings}
+        model_path=str(model),
+        **{"parallel": 2, "ctx_size": 8192, "threads": 1, "cache_on_disk": False, **settings},
     )
     return Load(
         settings=msgspec.msgpack.encode(engine),

@@ -10,6 +10,7 @@ SOURCES: dict[RestoreKind, str] = {
     "parked": "the context",
     "live_state": "the context and a kept state",
     "ram": "memory",
+    "disk": "disk",
 }
 # `{place}` is where the prompt parts from what is known.
 REASONS: dict[CacheReason, str] = {

@@ -109,6 +109,19 @@ class RamTier(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int
 
 
+class DiskTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What the disk holds for this model; all 0 where none is used."""
+
+    bytes: int
+    budget_bytes: int
+    blobs: int  # states and segments
+    written_bytes: int  # since the engine was started
+    written_today_bytes: int  # by all processes
+    read_bytes: int
+    lost: int  # gone or damaged when they were needed
+    refused: int  # not written: no room, or no more today
+
+
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
     """One edge of the tree."""
 
@@ -145,6 +158,7 @@ class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
     parked_restores: int
     live_state_restores: int
     ram_restores: int
+    disk_restores: int
     failed_restores: int
     restored_bytes: int
     checkpoints: int
@@ -159,6 +173,7 @@ class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     live: LiveTier
     ram: RamTier
+    disk: DiskTier
     tree: TreeShape
     counters: CountersShape
 
@@ -223,6 +238,7 @@ def cache_answer(summary: CacheSummary) -> CacheAnswer:
             checkpoints=summary.num_checkpoints,
             checkpoint_bytes=summary.checkpoint_bytes,
         ),
+        disk=_disk_shape(summary),
         tree=_tree_shape(summary),
         counters=_counters_shape(summary),
     )
@@ -278,6 +294,20 @@ def _tree_shape(summary: CacheSummary) -> TreeShape:
     )
 
 
+def _disk_shape(summary: CacheSummary) -> DiskTier:
+    counters = summary.counters
+    return DiskTier(
+        bytes=counters.num_disk_bytes,
+        budget_bytes=counters.num_disk_budget_bytes,
+        blobs=counters.num_disk_blobs,
+        written_bytes=counters.num_disk_written_bytes,
+        written_today_bytes=counters.num_disk_written_today_bytes,
+        read_bytes=counters.num_disk_read_bytes,
+        lost=counters.num_disk_lost,
+        refused=counters.num_disk_refused,
+    )
+
+
 def _counters_shape(summary: CacheSummary) -> CountersShape:
     counters = summary.counters
     return CountersShape(
@@ -290,6 +320,7 @@ def _counters_shape(summary: CacheSummary) -> CountersShape:
         parked_restores=counters.num_parked_restores,
         live_state_restores=counters.num_live_state_restores,
         ram_restores=counters.num_ram_restores,
+        disk_restores=counters.num_disk_restores,
         failed_restores=counters.num_failed_restores,
         restored_bytes=counters.num_restored_bytes,
         checkpoints=counters.num_checkpoints,

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -143,7 +144,9 @@ def make_milepost(served: ServedModel, log_folder: Path) -> ServerProcess:
     """Return this project's server, not yet started. Raises BenchmarkFailed."""
     program = [sys.executable, "-m", "milepost.cli.main", "serve"]
     known = _read_help(program)
-    command = [*program, "--host", HOST]
+    # A folder of its own for each server, so that no replay finds what another one left.
+    cache = tempfile.mkdtemp(prefix="cache-", dir=log_folder)
+    command = [*program, "--host", HOST, "--cache-dir", cache]
     notes = []
     for flag, value in _milepost_flags(served).items():
         if value is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from milepost.cache.moment import Moment
-from milepost.cache.segment import Data
+from milepost.cache.segment import NO_BLOB, Data
 
 CheckpointKind = Literal[
     # where a later request may stop sharing the prefix
@@ -31,7 +31,14 @@ class Checkpoint:
 
     pos: int
     kind: CheckpointKind
-    data: Data
+    data: Data | None  # None: on disk only
     num_bytes: int
     last_used: Moment
     num_hits: int = 0  # how often it was restored
+    blob_id: int = NO_BLOB  # of its copy on disk
+    is_held: bool = True  # by the tree
+
+    @property
+    def ram_bytes(self) -> int:
+        """The bytes that it takes in memory."""
+        return self.num_bytes if self.data is not None else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.cache.segment import Segment
+from milepost.cache.segment import NO_BLOB, Segment
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Tree
 
@@ -21,15 +21,18 @@ def check_tree(tree: Tree, traits: CacheTraits) -> tuple[int, int, int, int]:
         assert traits.has_segments or not node.parts
         assert traits.has_states or not node.checkpoints
         segments.update(part.segment for part in node.parts)
+        for held in node.held:
+            assert held.is_held
+            assert held.data is not None or held.blob_id != NO_BLOB, "it is nowhere"
     checkpoints = [checkpoint for node in nodes for checkpoint in node.checkpoints]
     assert tree.num_nodes == len(nodes)
     assert tree.num_tokens == sum(len(node.tokens) for node in nodes)
     assert len(segments) == sum(len(node.own_segments) for node in nodes), "a segment has one path"
     return (
         len(segments),
-        sum(segment.num_bytes for segment in segments),
+        sum(segment.ram_bytes for segment in segments),
         len(checkpoints),
-        sum(checkpoint.num_bytes for checkpoint in checkpoints),
+        sum(checkpoint.ram_bytes for checkpoint in checkpoints),
     )
 
 

@@ -7,11 +7,12 @@ is longer by one.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
 from milepost.cache.checkpoint import Checkpoint
-from milepost.cache.segment import SegmentPart, join_parts
+from milepost.cache.segment import Segment, SegmentPart, join_parts
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Path, Tokens
 
@@ -41,6 +42,13 @@ class StoredState:
     parts: tuple[SegmentPart, ...]
     checkpoint: Checkpoint | None
     num_bytes: int  # to be loaded
+    disk_bytes: int = 0  # of these, not in memory
+
+    @property
+    def held(self) -> tuple[Segment | Checkpoint, ...]:
+        """All that it is put together from."""
+        segments = tuple(part.segment for part in self.parts)
+        return segments if self.checkpoint is None else (*segments, self.checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +116,10 @@ def _assemble(path: Path, pos: int, checkpoint: Checkpoint | None) -> StoredStat
             if part.start < pos
         ]
     )
-    num_bytes = sum(part.segment.num_bytes for part in parts)
-    return StoredState(
-        pos, parts, checkpoint, num_bytes + (checkpoint.num_bytes if checkpoint else 0)
-    )
+    state = StoredState(pos, parts, checkpoint, 0)
+    num_bytes = sum(held.num_bytes for held in state.held)
+    ram_bytes = sum(held.ram_bytes for held in state.held)
+    return dataclasses.replace(state, num_bytes=num_bytes, disk_bytes=num_bytes - ram_bytes)
 
 
 def _explain_missing(path: Path, found: int, last: int, traits: CacheTraits) -> Missing:

@@ -22,9 +22,9 @@ from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
 from milepost.cache.invariants import check_tree
 from milepost.cache.match import Match, StoredState, describe_match
 from milepost.cache.moment import Moment
-from milepost.cache.segment import Data, Segment, SegmentPart
+from milepost.cache.segment import NO_BLOB, Data, Segment, SegmentPart
 from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
-from milepost.cache.survey import HeldCheckpoint, HeldSegment, survey, survey_path
+from milepost.cache.survey import HeldCheckpoint, HeldSegment, on_disk, survey, survey_path
 from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.cache.tree import Node, Path, Tokens, Tree
 
@@ -56,12 +56,13 @@ class PrefixCache:
         self._num_requests = 0  # the clock of the policies
         self._num_segments = 0
         self._num_checkpoints = 0
-        self._segment_bytes = 0
+        self._segment_bytes = 0  # in memory, like the next
         self._checkpoint_bytes = 0
+        self._dropped_blobs: list[int] = []
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all segments and checkpoints."""
+        """The bytes of all segments and checkpoints in memory."""
         return self._segment_bytes + self._checkpoint_bytes
 
     @property
@@ -122,19 +123,12 @@ class PrefixCache:
         new, or when the budget is too small for it.
         """
         assert self.traits.has_segments
-        path = self._insert(tokens, now_s)
-        saved, num_bytes = path.saved_until, memoryview(data).nbytes
-        if not start <= saved < len(tokens) or num_bytes > self.limits.budget_bytes:
+        num_bytes = memoryview(data).nbytes
+        if num_bytes > self.limits.budget_bytes:
             return False
-        segment = Segment(start, len(tokens), data, num_bytes)
-        for node in path.nodes:
-            part_start, part_end = max(node.start, saved), min(node.end, len(tokens))
-            if part_start < part_end:
-                node.parts.append(SegmentPart(segment, part_start, part_end))
-                if not self.traits.has_states:
-                    node.evicted = {pos for pos in node.evicted if pos > part_end}
-        self._num_segments += 1
-        self._segment_bytes += num_bytes
+        path = self._insert(tokens, now_s)
+        if not self._hang_segment(path, Segment(start, len(tokens), data, num_bytes)):
+            return False
         self.evict(now_s)
         return True
 
@@ -150,15 +144,7 @@ class PrefixCache:
         num_bytes = memoryview(data).nbytes
         if self.limits.max_checkpoints == 0 or num_bytes > self.limits.budget_bytes:
             return False
-        node = path.node_at(pos)
-        checkpoint = Checkpoint(pos, kind, data, num_bytes, self._moment(now_s))
-        for old in [old for old in node.checkpoints if old.pos == pos]:
-            checkpoint.num_hits = old.num_hits
-            self._remove_checkpoint(node, old)
-        insort(node.checkpoints, checkpoint, key=lambda held: held.pos)
-        node.evicted.discard(pos)
-        self._num_checkpoints += 1
-        self._checkpoint_bytes += num_bytes
+        self._hang_checkpoint(path, Checkpoint(pos, kind, data, num_bytes, self._moment(now_s)))
         self._thin(path, now_s)
         self.evict(now_s)
         return True
@@ -183,6 +169,60 @@ class PrefixCache:
         if not 0 < path.num_tokens == len(tokens):
             return False
         return path.node_at(len(tokens)).pins.pop(len(tokens), None) is not None
+
+    # --- the disk ------------------------------------------------------------------------
+
+    def grow(self, tokens: Tokens, now_s: float) -> Path:
+        """Add a history that the disk knows; its path is good until the next one is added."""
+        return self._insert(tokens, now_s)
+
+    def hang(self, path: Path, held: Segment | Checkpoint) -> bool:
+        """Hang something that is on disk on a path; False if it does not fit there."""
+        if isinstance(held, Segment):
+            return self.traits.has_segments and self._hang_segment(path, held)
+        if not self.traits.has_states or any(held.pos == old.pos for old in path.checkpoints):
+            return False
+        self._hang_checkpoint(path, held)
+        return True
+
+    def find(self, tokens: Tokens) -> Path:
+        """Return what is known of a history, without using it."""
+        return self._tree.find(_as_key(tokens))
+
+    def take_in(self, held: Segment | Checkpoint, data: Data) -> None:
+        """Hold in memory what was read from disk; `evict` when all that is needed is there."""
+        if held.is_held and held.data is None:
+            held.data = data
+            self._count_bytes(held, held.num_bytes)
+
+    def lose(self, held: Segment | Checkpoint) -> None:
+        """Remove something of which the disk has lost the bytes, and all that needs it."""
+        for node in list(self._tree.walk()):
+            if held.is_held and node.parent is not None:
+                self._lose_in(node, held)
+
+    def take_dropped_blobs(self) -> list[int]:
+        """Return what is no longer of use on disk since the last call."""
+        dropped, self._dropped_blobs = self._dropped_blobs, []
+        return dropped
+
+    def evict_from_disk(self, num_bytes: int, now_s: float) -> int:
+        """Choose what goes from the disk, and return the bytes; what is in memory as well stays."""
+        holdings = survey(self._tree, self.traits, self._moment(now_s), on_disk)
+        plan = plan_eviction(holdings, num_bytes)
+        for held_checkpoint in plan.checkpoints:
+            checkpoint = held_checkpoint.checkpoint
+            if checkpoint.data is None and checkpoint.is_held:
+                self._evict_checkpoint(held_checkpoint)
+            else:
+                self._drop_blob(checkpoint)
+        for held_segment in plan.segments:
+            segment = held_segment.segment
+            if segment.data is None and segment.is_held:  # what follows may not be on disk yet
+                self._cut_parts(held_segment.nodes[0], segment.start)
+            else:
+                self._drop_blob(segment)
+        return plan.num_bytes
 
     # --- removing ------------------------------------------------------------------------
 
@@ -213,6 +253,9 @@ class PrefixCache:
         if excess <= 0:
             return Evicted()
         slack = int(self.limits.budget_bytes * SLACK)
+        excess -= self._demote(excess + slack)
+        if excess <= 0:
+            return Evicted()
         plan = self.plan_eviction(excess + slack, now_s)
         for held_checkpoint in plan.checkpoints:
             self._evict_checkpoint(held_checkpoint)
@@ -299,6 +342,74 @@ class PrefixCache:
                 self._remove_node(node)
                 self._counters.num_dropped_nodes += 1
 
+    def _hang_segment(self, path: Path, segment: Segment) -> bool:
+        """Store a segment; False if cells before it are missing, or none of it is new."""
+        saved = path.saved_until
+        if not segment.start <= saved < segment.end:
+            return False
+        for node in path.nodes:
+            part_start, part_end = max(node.start, saved), min(node.end, segment.end)
+            if part_start < part_end:
+                node.parts.append(SegmentPart(segment, part_start, part_end))
+                if not self.traits.has_states:
+                    node.evicted = {pos for pos in node.evicted if pos > part_end}
+        self._num_segments += 1
+        self._segment_bytes += segment.ram_bytes
+        return True
+
+    def _hang_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint, in place of one at the same position."""
+        node = path.node_at(checkpoint.pos)
+        for old in [old for old in node.checkpoints if old.pos == checkpoint.pos]:
+            checkpoint.num_hits = old.num_hits
+            self._remove_checkpoint(node, old)
+        insort(node.checkpoints, checkpoint, key=lambda held: held.pos)
+        node.evicted.discard(checkpoint.pos)
+        self._num_checkpoints += 1
+        self._checkpoint_bytes += checkpoint.ram_bytes
+
+    def _demote(self, num_bytes: int) -> int:
+        """Let go from memory what the disk has too, the least recently used first."""
+        freed = 0
+        for node in sorted(self._tree.walk(), key=lambda node: node.last_used):
+            for held in node.held:
+                if freed >= num_bytes:
+                    return freed
+                if held.data is not None and held.blob_id != NO_BLOB:
+                    held.data = None
+                    self._count_bytes(held, -held.num_bytes)
+                    freed += held.num_bytes
+        return freed
+
+    def _lose_in(self, node: Node, held: Segment | Checkpoint) -> None:
+        if isinstance(held, Checkpoint):
+            if held in node.checkpoints:
+                self._remove_checkpoint(node, held)
+        elif held in node.own_segments:
+            self._cut_parts(node, held.start)
+
+    def _cut_parts(self, top: Node, pos: int) -> None:
+        """Remove the segments of a subtree that begin at a position or later, and their states."""
+        nodes = list(self._tree.walk(top))
+        lost = {part.segment for node in nodes for part in node.parts if part.segment.start >= pos}
+        for segment in lost:
+            self._count_out(segment)
+        for node in nodes:
+            node.parts = [part for part in node.parts if part.segment not in lost]
+            for checkpoint in [held for held in node.checkpoints if held.pos > pos]:
+                self._remove_checkpoint(node, checkpoint)
+
+    def _count_bytes(self, held: Segment | Checkpoint, num_bytes: int) -> None:
+        if isinstance(held, Segment):
+            self._segment_bytes += num_bytes
+        else:
+            self._checkpoint_bytes += num_bytes
+
+    def _drop_blob(self, held: Segment | Checkpoint) -> None:
+        if held.blob_id != NO_BLOB:
+            self._dropped_blobs.append(held.blob_id)
+            held.blob_id = NO_BLOB
+
     def _evict_checkpoint(self, held: HeldCheckpoint) -> None:
         self._remove_checkpoint(held.node, held.checkpoint)
         held.node.evicted.add(held.checkpoint.pos)
@@ -313,12 +424,16 @@ class PrefixCache:
 
     def _remove_checkpoint(self, node: Node, checkpoint: Checkpoint) -> None:
         node.checkpoints.remove(checkpoint)
+        checkpoint.is_held = False
         self._num_checkpoints -= 1
-        self._checkpoint_bytes -= checkpoint.num_bytes
+        self._checkpoint_bytes -= checkpoint.ram_bytes
+        self._drop_blob(checkpoint)
 
     def _count_out(self, segment: Segment) -> None:
+        segment.is_held = False
         self._num_segments -= 1
-        self._segment_bytes -= segment.num_bytes
+        self._segment_bytes -= segment.ram_bytes
+        self._drop_blob(segment)
 
     def _remove_node(self, node: Node) -> None:
         for checkpoint in list(node.checkpoints):

@@ -15,16 +15,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Data = bytes | bytearray | memoryview
+NO_BLOB = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Segment:
     """The stored cells of the positions [start, end) of one history."""
 
     start: int
     end: int
-    data: Data
+    data: Data | None  # None: on disk only
     num_bytes: int
+    blob_id: int = NO_BLOB  # of its copy on disk
+    is_held: bool = True  # by the tree
+
+    @property
+    def ram_bytes(self) -> int:
+        """The bytes that it takes in memory."""
+        return self.num_bytes if self.data is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

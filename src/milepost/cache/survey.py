@@ -7,7 +7,7 @@ carried out without searching.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,9 +26,11 @@ from milepost.cache.eviction import (
     usage_rate,
 )
 from milepost.cache.moment import Moment
-from milepost.cache.segment import Segment, SegmentPart
+from milepost.cache.segment import NO_BLOB, Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Path, Tree
+
+CountBytes = Callable[[Segment | Checkpoint], int]
 
 # Uses that a state can expect for where it is, besides those it has had.
 EXPECTED_HITS: dict[CheckpointKind, int] = {
@@ -75,6 +77,7 @@ class _Survey:
     now: Moment
     tips: _Tips
     pinned: set[Segment]
+    count_bytes: CountBytes
     checkpoints: list[CheckpointRecord[HeldCheckpoint]] = field(default_factory=list)
     segments: list[SegmentRecord[HeldSegment]] = field(default_factory=list)
     # Indices of the deepest checkpoint and segment on the path to the end of a node.
@@ -91,7 +94,7 @@ class _Survey:
             record = CheckpointRecord(
                 key=HeldCheckpoint(node, checkpoint),
                 pos=checkpoint.pos,
-                num_bytes=checkpoint.num_bytes,
+                num_bytes=self.count_bytes(checkpoint),
                 above=above,
                 segment=segment,
                 returns=next(returns),
@@ -121,7 +124,7 @@ class _Survey:
             return above
         record = SegmentRecord(
             key=HeldSegment(part.segment, [node]),
-            num_bytes=part.segment.num_bytes,
+            num_bytes=self.count_bytes(part.segment),
             above=above,
             worth=self._own_worth(node, part),
             is_pinned=part.segment in self.pinned,
@@ -135,11 +138,23 @@ class _Survey:
         return worth * WITHOUT_STATE if self.traits.has_states else worth
 
 
-def survey(tree: Tree, traits: CacheTraits, now: Moment) -> Holdings[HeldCheckpoint, HeldSegment]:
-    """Return a record of all that hangs on a tree."""
+def in_ram(held: Segment | Checkpoint) -> int:
+    """Return the bytes that a thing takes in memory."""
+    return held.ram_bytes
+
+
+def on_disk(held: Segment | Checkpoint) -> int:
+    """Return the bytes that a thing takes on disk, but for what is written beside it."""
+    return held.num_bytes if held.blob_id != NO_BLOB else 0
+
+
+def survey(
+    tree: Tree, traits: CacheTraits, now: Moment, count_bytes: CountBytes = in_ram
+) -> Holdings[HeldCheckpoint, HeldSegment]:
+    """Return a record of all that hangs on a tree, with the bytes of one tier."""
     nodes = list(tree.walk())
     pinned = set() if traits.has_states else _find_pinned(nodes)
-    found = _Survey(traits, now, _find_tips(nodes, now), pinned)
+    found = _Survey(traits, now, _find_tips(nodes, now), pinned, count_bytes)
     for node in nodes:
         found.add(node)
     return Holdings(found.checkpoints, found.segments)
@@ -149,7 +164,7 @@ def survey_path(
     path: Path, traits: CacheTraits, now: Moment
 ) -> list[CheckpointRecord[HeldCheckpoint]]:
     """Return the checkpoints of one path, weighed without a pass over the tree."""
-    found = _Survey(traits, now, _find_tips_beside(path, now), set())
+    found = _Survey(traits, now, _find_tips_beside(path, now), set(), in_ram)
     for node in path.nodes:
         found.add(node)
     return found.checkpoints

@@ -67,11 +67,14 @@ class Node:
         return [part.segment for part in self.parts if part.segment is not inherited]
 
     @property
+    def held(self) -> list[Segment | Checkpoint]:
+        """The segments that begin here, and the checkpoints."""
+        return [*self.own_segments, *self.checkpoints]
+
+    @property
     def num_bytes(self) -> int:
-        """The bytes of its checkpoints and of the segments that begin here."""
-        return sum(segment.num_bytes for segment in self.own_segments) + sum(
-            checkpoint.num_bytes for checkpoint in self.checkpoints
-        )
+        """The bytes in memory of its checkpoints and of the segments that begin here."""
+        return sum(held.ram_bytes for held in self.held)
 
     @property
     def is_bare(self) -> bool:

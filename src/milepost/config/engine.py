@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from milepost.config.cache import CacheSettings
 from milepost.config.flag import Flag, setting
 
 AUTO_PARALLEL = (
@@ -16,7 +17,7 @@ LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
+class EngineSettings(CacheSettings):
     """What an engine process needs to load a model and make its context."""
 
     model_path: str = ""  # from ModelSource
@@ -107,62 +108,6 @@ class EngineSettings:
             group="Context",
             help="Keep the whole context of sliding-window layers: more memory, any prefix "
             "can be reused.",
-        ),
-    )
-    cache_ram: int = setting(
-        -2,
-        Flag(
-            names="-cram --cache-ram",
-            env="LLAMA_ARG_CACHE_RAM",
-            group="Cache",
-            unit="MiB",
-            minimum=-2,
-            shown_default="-2: a quarter of the memory, at most 8192",
-            help="Memory for prefixes outside the context; -1: no limit, 0: none.",
-        ),
-    )
-    ctx_checkpoints: int = setting(
-        32,
-        Flag(
-            names="-ctxcp --ctx-checkpoints --swa-checkpoints",
-            env="LLAMA_ARG_CTX_CHECKPOINTS",
-            group="Cache",
-            minimum=0,
-            help="Most states kept along one conversation; 0: none.",
-        ),
-    )
-    checkpoint_min_step: int = setting(
-        256,
-        Flag(
-            names="-cms --checkpoint-min-step",
-            env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
-            group="Cache",
-            unit="tokens",
-            minimum=0,
-            help="Least distance between two states, exact boundaries excepted; 0: none.",
-        ),
-    )
-    parked_slots: int = setting(
-        -1,
-        Flag(
-            names="--parked-slots",
-            env="MILEPOST_PARKED_SLOTS",
-            group="Cache",
-            minimum=-1,
-            maximum=64,
-            shown_default="-1: up to 4, by the size of a state",
-            help="Conversations that stay in the context without a slot; 0: none.",
-        ),
-    )
-    checkpoint_every_n_tokens: int = setting(
-        8192,
-        Flag(
-            names="--checkpoint-every-n-tokens",
-            env="LLAMA_ARG_CHECKPOINT_EVERY_NT",
-            group="Cache",
-            unit="tokens",
-            minimum=0,
-            help="Keep a state every so many tokens of a long prompt; 0: off.",
         ),
     )
     threads: int = setting(

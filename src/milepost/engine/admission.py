@@ -79,6 +79,7 @@ class Admission:
         """
         for request in list(self.waiting):
             if self._slots.num_idle < request.message.num_choices:
+                self._restorer.prefetch(request)
                 return
             if request.message.cache_prompt and self._waits_for_prefix(request, running):
                 continue

@@ -35,6 +35,7 @@ class CacheControl:
     ) -> None:
         self._cache = memory.cache
         self._prompt_logits = memory.prompt_logits
+        self._disk = memory.disk
         self._slots = slots
         self._totals = totals
         self._clock = clock
@@ -90,9 +91,13 @@ class CacheControl:
             return CacheChanged(query_id=message.query_id, found=False)
         if message.action == "pin":
             found = self._cache.pin(tokens, "client")
+            if found and self._disk is not None:
+                self._disk.pin(tokens, "client")
             return CacheChanged(query_id=message.query_id, found=found)
         if message.action == "unpin":
             self._cache.unpin(tokens)  # one that is not pinned stays so
+            if self._disk is not None:
+                self._disk.unpin(tokens)
             return CacheChanged(query_id=message.query_id)
         return CacheChanged(query_id=message.query_id, freed_bytes=self._drop(message.request_id))
 

@@ -69,15 +69,15 @@ class Connection:
             if self._abort_flag is not None:
                 self._abort_flag.clear()
 
-    def receive(self, *, wait: bool) -> list[ToEngine]:
-        """Return what has arrived, after the first message if `wait`.
+    def receive(self, *, wait: bool, timeout_s: float | None = None) -> list[ToEngine]:
+        """Return what has arrived, after the first message or so many seconds if `wait`.
 
         Raises ConnectionClosed when the front end is gone.
         """
         messages = []
         try:
             while True:
-                message = self._inbox.get(block=wait)
+                message = self._inbox.get(block=wait, timeout=timeout_s)
                 if message is None:
                     raise ConnectionClosed
                 if isinstance(message, Cancel):

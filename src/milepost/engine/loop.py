@@ -22,6 +22,7 @@ from milepost.engine.connection import Connection
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryTraits
+from milepost.engine.persistence import Persister, parse_sync
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
@@ -69,11 +70,14 @@ class Loop:
         self._admission = Admission(
             memory, self._slots, self._restorer, placement_limits(settings), clock
         )
+        self._persister = Persister(memory.disk, parse_sync(settings.cache_disk_sync), clock)
         self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
         self._limits = batch_limits(context, memory.traits)
         reporter = Reporter(context.model.vocab)
         self._decoder = Decoder(context, reporter, connection.send, clock)
-        self._totals = Totals(self._statistics, reporter, self._checkpointer, memory.cache)
+        self._totals = Totals(
+            self._statistics, reporter, self._checkpointer, memory.cache, memory.disk
+        )
         self._control = CacheControl(memory, self._slots, self._totals, clock)
         self._running: list[Choice] = []  # by age, oldest first; paused and forking ones included
         self._stopping = False
@@ -83,10 +87,16 @@ class Loop:
         while not self._stopping:
             self.step()
 
+    def close(self) -> None:
+        """Write what is not on disk yet; the loop must not run any more."""
+        self._persister.close()
+
     def step(self) -> None:
-        """Take what has arrived and compute one batch; waits for a message when idle."""
+        """Take what has arrived and compute one batch; wait for something to do when idle."""
         is_idle = not self._running and not self._admission.waiting
-        for message in self._connection.receive(wait=is_idle):
+        self._persister.work(is_idle=is_idle)
+        timeout_s = self._persister.wait_s() if is_idle else None
+        for message in self._connection.receive(wait=is_idle, timeout_s=timeout_s):
             self._take(message)
         self._admit()
         self._connection.flush()  # answers must not wait for a batch that may take seconds
@@ -323,6 +333,7 @@ class Loop:
         kind: CheckpointKind = "cancelled" if reason == "cancelled" else "reply_end"
         slot = self._slots[choice.slot_id]
         self._checkpointer.save(slot, kind)
+        self._persister.note(slot.held, len(choice.request.prompt))
         if choice.index == 0:
             self._control.note_request(choice.request.request_id, slot.held)
         self._end(choice)

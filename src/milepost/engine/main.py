@@ -6,6 +6,7 @@ end of a socket pair. Ends when the front end says so, or is gone.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.config import EngineSettings, LogSettings
 from milepost.engine.connection import Connection, ConnectionClosed
+from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryProbe
@@ -100,12 +102,17 @@ def serve(connection: Connection) -> None:
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
+    memory = dataclasses.replace(
+        memory, disk=open_disk_tier(settings, library.name, memory.traits, memory.cache)
+    )
     connection.use_abort_flag(context.abort_flag)
     info = model_info(memory, settings, time.perf_counter() - started_s)
     send_now(connection, Ready(model=info))
+    loop = Loop(memory, connection, settings, time.perf_counter)
     try:
-        Loop(memory, connection, settings, time.perf_counter).run()
+        loop.run()
     finally:
+        loop.close()
         context.close()
         model.close()
 

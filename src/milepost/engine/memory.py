@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from milepost.cache.disk_tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.prompt_logits import PromptLogits
@@ -20,4 +21,5 @@ class Memory:
     traits: MemoryTraits
     cache: PrefixCache
     num_parked: int = 0  # sequence ids of the context for conversations without a slot
+    disk: DiskTier | None = None
     prompt_logits: PromptLogits = field(default_factory=PromptLogits)

@@ -38,6 +38,11 @@ class MemoryTraits:
     state_bytes: int  # of the state at one position; 0 without has_states
     segment_bytes_per_token: float  # 0 without has_segments
 
+    def describe_layout(self) -> str:
+        """Return what states are made of, for the fingerprint of those on disk."""
+        parts = [name for name in ("segments", "states") if getattr(self, f"has_{name}")]
+        return " ".join([self.kind, *parts])
+
     def describe(self) -> str:
         """Return one line for the log and the start-up block."""
         if not self.can_restore:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from milepost.cache.disk_tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.cache_report import (
     PrefixFacts,
@@ -36,6 +37,7 @@ class Reporter:
         self.num_parked = 0
         self.num_live_state = 0
         self.num_ram = 0
+        self.num_disk = 0
         self.num_failed = 0
         self.num_bytes = 0
 
@@ -67,6 +69,7 @@ class Reporter:
         self.num_parked += facts.source == "parked"
         self.num_live_state += facts.source == "live_state"
         self.num_ram += facts.source == "ram"
+        self.num_disk += facts.source == "disk"
         self.num_failed += facts.num_failed
         self.num_bytes += facts.num_bytes
 
@@ -98,17 +101,20 @@ class Totals:
     reporter: Reporter
     checkpointer: Checkpointer
     cache: PrefixCache
+    disk: DiskTier | None
 
     def counters(self) -> Counters:
         """Return the totals as they go over the wire."""
         reporter, evictions = self.reporter, self.cache.counters
         return msgspec.structs.replace(
             self.statistics.counters(),
+            **self._disk_counters(),
             num_prefilled_twice_tokens=reporter.num_twice_tokens,
             num_live_restores=reporter.num_live,
             num_parked_restores=reporter.num_parked,
             num_live_state_restores=reporter.num_live_state,
             num_ram_restores=reporter.num_ram,
+            num_disk_restores=reporter.num_disk,
             num_failed_restores=reporter.num_failed,
             num_restored_bytes=reporter.num_bytes,
             num_checkpoints=self.checkpointer.num_checkpoints,
@@ -117,3 +123,18 @@ class Totals:
             num_evicted_segments=evictions.num_evicted_segments,
             num_thinned_checkpoints=evictions.num_thinned_checkpoints,
         )
+
+    def _disk_counters(self) -> dict[str, int]:
+        if self.disk is None:
+            return {}
+        found = self.disk.statistics()
+        return {
+            "num_disk_blobs": found.num_blobs,
+            "num_disk_bytes": found.num_bytes,
+            "num_disk_budget_bytes": found.budget_bytes,
+            "num_disk_written_bytes": found.writer.written_bytes,
+            "num_disk_written_today_bytes": found.writer.written_today_bytes,
+            "num_disk_read_bytes": found.read_bytes,
+            "num_disk_lost": found.num_lost,
+            "num_disk_refused": found.writer.num_refused,
+        }

@@ -4,6 +4,7 @@
     parked      the same of a conversation that had to give up its slot, but not its cells
     live_state  a slot holds the attention cells, and the cache the state of an earlier position
     ram         segments and state come from the cache
+    disk        the same, and some of them have to be read first
     none        computed from the start
 
 Each is tried in the order of its estimated cost; one that fails is a miss, and the next is tried.
@@ -24,12 +25,14 @@ from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.memory import Memory
 from milepost.engine.residency import ResidencyRates, should_leave
+from milepost.engine.sequence import Request
 from milepost.engine.slots import Slot, SlotTable, choose_target, common_prefix
 from milepost.engine.statistics import Statistics
-from milepost.errors import StateRefused
+from milepost.errors import StateRefused, StoredStateLost
 from milepost.protocol.messages import RestoreKind
 
 NO_TOKEN = np.int32(np.iinfo(np.int32).min)  # is in no prompt
+ASSUMED_DISK_BYTES_PER_S = 500e6  # until a read was measured; arbitrary
 FORK_S = 0.001  # a fork or cut in the context (measured: 0.3 to 0.9 ms)
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class Option:
     source: RestoreKind
     pos: int  # tokens that need not be computed
     num_bytes: int = 0  # to be loaded
+    disk_bytes: int = 0  # of these, not in memory
     slot: Slot | None = None  # for the live ones
     checkpoint: Checkpoint | None = None  # for live_state
     stored: StoredState | None = None  # for ram
@@ -80,6 +84,7 @@ class Restorer:
         self._states = memory.states
         self._traits = memory.traits
         self._cache = memory.cache
+        self._disk = memory.disk
         self._prompt_logits = memory.prompt_logits
         self._slots = slots
         self._statistics = statistics
@@ -108,6 +113,8 @@ class Restorer:
         self._slots.occupy(slot)
         if option.stored is not None:
             self._cache.note_restored(option.stored, started_s)
+        if option.disk_bytes:
+            self._cache.evict(started_s)  # what was read is held in memory from now on
         elapsed_s = self._clock() - started_s
         self._statistics.note_restore(option.num_bytes, elapsed_s)
         facts = dataclasses.replace(
@@ -122,6 +129,14 @@ class Restorer:
         is_complete = slot.num_tokens == len(prompt)
         return Start(slot, match, facts, logits if is_complete else None)
 
+    def prefetch(self, request: Request) -> None:
+        """Have read from disk what a request will need that waits for a slot; once for each."""
+        if self._disk is None or request.is_prefetched:
+            return
+        request.is_prefetched = True
+        for stored in self._cache.peek(request.prompt).stored[:1]:
+            self._disk.prefetch(stored)
+
     def start_empty(self) -> Slot:
         """Occupy the least recently used idle slot, emptied."""
         slot = self._slots.idle[0]
@@ -132,7 +147,7 @@ class Restorer:
     def refill(self, slot: Slot, tokens: np.ndarray) -> None:
         """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
         for stored in self._cache.peek(tokens).stored:
-            option = Option("ram", stored.pos, num_bytes=stored.num_bytes, stored=stored)
+            option = option_of(stored)
             if self._apply(option, slot, tokens):
                 return
 
@@ -177,10 +192,7 @@ class Restorer:
                 options.append(Option(source, shared, slot=slot))
             elif self._traits.has_segments:
                 options += self._rewinds(slot, shared, match)
-        options += (
-            Option("ram", stored.pos, num_bytes=stored.num_bytes, stored=stored)
-            for stored in match.stored
-        )
+        options += map(option_of, match.stored)
         return options
 
     def _can_cut(self, slot: Slot, pos: int) -> bool:
@@ -199,7 +211,8 @@ class Restorer:
         for checkpoint in match.checkpoints:
             if checkpoint.pos <= shared:
                 size = checkpoint.num_bytes
-                return [Option("live_state", checkpoint.pos, size, slot, checkpoint=checkpoint)]
+                disk_bytes = size - checkpoint.ram_bytes
+                return [Option("live_state", checkpoint.pos, size, disk_bytes, slot, checkpoint)]
         return []
 
     def _choose(self, options: list[Option], num_prompt_tokens: int) -> tuple[Option, int]:
@@ -209,7 +222,7 @@ class Restorer:
         """
         sources = [
             RestoreSource(
-                "ram" if option.num_bytes else "live",
+                "disk" if option.disk_bytes else "ram" if option.num_bytes else "live",
                 option.pos,
                 index=index,
                 num_bytes=option.num_bytes,
@@ -218,7 +231,9 @@ class Restorer:
             for index, option in enumerate(options)
         ]
         rates = RestoreRates(
-            self._statistics.estimated_prefill_tokens_per_s, self._statistics.restore_bytes_per_s
+            self._statistics.estimated_prefill_tokens_per_s,
+            self._statistics.restore_bytes_per_s,
+            (self._disk.bytes_per_s if self._disk else 0.0) or ASSUMED_DISK_BYTES_PER_S,
         )
         choice = choose_restore(sources, rates, num_prompt_tokens)
         chosen = choice.source
@@ -238,7 +253,7 @@ class Restorer:
                 self._rewind(option)
             else:
                 self._load(option, slot)
-        except StateRefused as error:
+        except (StateRefused, StoredStateLost) as error:
             logger.warning("%s", error)
             self._slots.clear_sequence(self._slots.spare_id)
             return False
@@ -266,6 +281,8 @@ class Restorer:
         """Share the cells of a slot up to an earlier position, and load the state of it."""
         assert option.slot is not None
         assert option.checkpoint is not None
+        if self._disk is not None:
+            self._disk.fetch_checkpoint(option.checkpoint)
         spare_id = self._slots.spare_id
         self._context.copy(option.slot.seq_id, spare_id, 0, option.pos)
         self._states.write_partial(spare_id, as_array(option.checkpoint.data))
@@ -276,6 +293,8 @@ class Restorer:
         spare_id, stored = self._slots.spare_id, option.stored
         if stored.pos > self._slots.num_cells_in_reach:
             raise StateRefused(f"there are no cells for {stored.pos} tokens beside what runs")
+        if self._disk is not None:
+            self._disk.fetch(stored)
         self._slots.park(slot)
         while self._slots.num_free_cells < stored.pos and self._slots.evict_idle():
             pass
@@ -287,6 +306,13 @@ class Restorer:
             write(spare_id, as_array(stored.checkpoint.data))
 
 
-def as_array(data: bytes | bytearray | memoryview) -> np.ndarray:
-    """Return bytes as uint8 of shape (n,), without copying them."""
+def option_of(stored: StoredState) -> Option:
+    """Return what a stored state offers."""
+    source: RestoreKind = "disk" if stored.disk_bytes else "ram"
+    return Option(source, stored.pos, stored.num_bytes, stored.disk_bytes, stored=stored)
+
+
+def as_array(data: bytes | bytearray | memoryview | None) -> np.ndarray:
+    """Return bytes that are in memory as uint8 of shape (n,), without copying them."""
+    assert data is not None, "it was fetched"
     return np.frombuffer(data, np.uint8)

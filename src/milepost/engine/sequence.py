@@ -74,6 +74,7 @@ class Request:
     choices: list[Choice] = field(default_factory=list)
     facts: PrefixFacts | None = None  # what was known when it began
     known_logits: np.ndarray | None = None  # behind the prompt, when none of it is to be computed
+    is_prefetched: bool = False  # what it needs from disk is being read while it waits
     num_cached: int = 0  # prompt tokens that were not computed again
     num_prefilled: int = 0  # prompt tokens that were, counted for each time
     num_chunks: int = 0  # batches that held some of them

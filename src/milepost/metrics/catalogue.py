@@ -120,6 +120,13 @@ ENGINE_METRICS: tuple[Metric[Status], ...] = (
         {"source": "ram"},
     ),
     Metric(
+        "milepost_restores",
+        "counter",
+        "Prompts that went on from what was known, by where that was.",
+        lambda status: status.counters.num_disk_restores,
+        {"source": "disk"},
+    ),
+    Metric(
         "milepost_restores_failed",
         "counter",
         "Attempts to restore that failed; the next source was tried.",
@@ -163,6 +170,24 @@ ENGINE_METRICS: tuple[Metric[Status], ...] = (
         "What had to go to stay within --cache-ram and, thinned, --ctx-checkpoints.",
         lambda status: status.counters.num_thinned_checkpoints,
         {"what": "thinned"},
+    ),
+    Metric(
+        "milepost_disk_cache_bytes",
+        "gauge",
+        "Length of the files on disk that hold states and segments of this model.",
+        lambda status: status.counters.num_disk_bytes,
+    ),
+    Metric(
+        "milepost_disk_written_bytes",
+        "counter",
+        "Bytes that were written to the cache on disk.",
+        lambda status: status.counters.num_disk_written_bytes,
+    ),
+    Metric(
+        "milepost_disk_lost",
+        "counter",
+        "States and segments on disk that were gone or damaged when they were needed.",
+        lambda status: status.counters.num_disk_lost,
     ),
     Metric(
         "milepost_cache_bytes",

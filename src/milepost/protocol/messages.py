@@ -21,7 +21,7 @@ PROTOCOL_VERSION = 4  # counts up with every change of a message
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
-RestoreKind = Literal["none", "live", "parked", "live_state", "ram"]
+RestoreKind = Literal["none", "live", "parked", "live_state", "ram", "disk"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 CacheAction = Literal["clear", "pin", "unpin", "drop"]
 # What most of a prefill is put down to: an interpretation of the facts in a `CacheReport`, made
@@ -283,6 +283,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     num_parked_restores: int = 0  # the same, from a conversation without a slot
     num_live_state_restores: int = 0  # the same, with a state from the cache
     num_ram_restores: int = 0
+    num_disk_restores: int = 0  # of which a part had to be read
     num_failed_restores: int = 0
     num_restored_bytes: int = 0
     num_checkpoints: int = 0  # states that were kept
@@ -290,6 +291,14 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     num_evicted_checkpoints: int = 0
     num_evicted_segments: int = 0
     num_thinned_checkpoints: int = 0  # too many along one conversation
+    num_disk_blobs: int = 0  # on disk now: states and segments
+    num_disk_bytes: int = 0
+    num_disk_budget_bytes: int = 0
+    num_disk_written_bytes: int = 0  # by this process
+    num_disk_written_today_bytes: int = 0  # by all of this model
+    num_disk_read_bytes: int = 0
+    num_disk_lost: int = 0  # gone or damaged when they were needed
+    num_disk_refused: int = 0  # not written: no room, or no more today
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

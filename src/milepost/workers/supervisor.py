@@ -34,7 +34,8 @@ ENGINE_COMMAND = (sys.executable, "-m", "milepost.engine.main")
 FIRST_BACKOFF_S = 0.5  # arbitrary, doubled up to the next
 MAX_BACKOFF_S = 30.0
 GOOD_RUN_S = 60.0  # after so long a death counts as the first one again
-SHUTDOWN_GRACE_S = 5.0  # arbitrary; then the process is killed
+# Then the process is killed; more than it may take to write to disk, otherwise arbitrary.
+SHUTDOWN_GRACE_S = 25.0
 WRITE_BUFFER_BYTES = 1 << 20  # for asyncio's flow control, which this side does not wait for
 
 logger = logging.getLogger(__name__)

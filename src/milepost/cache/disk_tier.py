@@ -1,0 +1,227 @@
+"""Moves segments and checkpoints between the tree and the disk.
+
+The tree holds them all: what has bytes in memory, what has a blob on disk, or both. Along a path
+the ones with a blob come first, for they are written from the root on. Called by the engine's loop;
+only `fetch` and `close` wait for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from milepost.cache.checkpoint import Checkpoint, CheckpointKind
+from milepost.cache.disk_store import DiskStatistics, DiskStore
+from milepost.cache.disk_writer import Completion
+from milepost.cache.match import StoredState
+from milepost.cache.moment import Moment
+from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.segment import NO_BLOB, Segment
+from milepost.cache.stored_forest import StoredBlob, StoredForest
+from milepost.cache.tree import Node, Path, Tokens
+from milepost.errors import StoredStateLost
+
+logger = logging.getLogger(__name__)
+
+# Where a later run will want to go on from a history, besides its last states.
+KEPT_KINDS = ("system_end", "date", "divergence", "last_user", "breakpoint")
+NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
+# When the budget is full, this part of it is freed at once. Arbitrary.
+SLACK = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTier:
+    """What was found on disk at start."""
+
+    num_blobs: int
+    num_useless: int  # that fit nowhere, and were removed
+    num_bytes: int
+
+
+class DiskTier:
+    """The disk below one prefix cache."""
+
+    def __init__(self, store: DiskStore, cache: PrefixCache) -> None:
+        self._store = store
+        self._cache = cache
+        self._pending: dict[int, Segment | Checkpoint] = {}  # by ticket
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The measured rate of reading; 0 while it is not known."""
+        return self._store.statistics().read_bytes_per_s
+
+    def statistics(self) -> DiskStatistics:
+        """Return the sizes and totals."""
+        return self._store.statistics()
+
+    def load(self, now_s: float) -> LoadedTier:
+        """Let the tree know what earlier runs left; reads no states.
+
+        Raises:
+            DiskCacheUnusable: the index cannot be read.
+        """
+        forest = self._store.load()
+        useless = [blob.id for blob in self._hang(forest, now_s)]
+        self._store.remove(useless)
+        return LoadedTier(len(forest.blobs), len(useless), self._store.num_bytes)
+
+    def fetch(self, state: StoredState) -> None:
+        """Read what a state needs and memory lacks.
+
+        Raises:
+            StoredStateLost: a part of it is gone; it is no longer in the tree.
+        """
+        missing = [held for held in state.held if held.data is None]
+        self._store.prefetch(held.blob_id for held in missing)
+        for held in missing:
+            self._fetch_one(held)
+        self._store.touch(held.blob_id for held in state.held if held.blob_id != NO_BLOB)
+
+    def fetch_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Read a state if memory lacks it; raises as `fetch`."""
+        if checkpoint.data is None:
+            self._fetch_one(checkpoint)
+            self._store.touch([checkpoint.blob_id])
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self._pending)
+
+    def prefetch(self, state: StoredState) -> None:
+        """Begin to read what a state needs, for a request that still waits."""
+        self._store.prefetch(held.blob_id for held in state.held if held.data is None)
+
+    def save(self, tokens: Tokens) -> bool:
+        """Have what is known of a history written: its cells, and the states worth it.
+
+        Returns False if the queue is full: the rest is to be tried again later.
+        """
+        path = self._cache.find(tokens)
+        if not path.nodes:
+            return True
+        known = np.concatenate([node.tokens for node in path.nodes])
+        wanted: list[tuple[Segment | Checkpoint, Tokens]] = [
+            (segment, history_of(segment, node, known))
+            for node in path.nodes
+            for segment in node.own_segments
+        ]
+        wanted += [(checkpoint, known[: checkpoint.pos]) for checkpoint in choose_saved(path)]
+        waiting = set(self._pending.values())
+        for held, history in wanted:
+            if held.blob_id == NO_BLOB and held not in waiting and not self._put(held, history):
+                return False
+        return True
+
+    def pin(self, tokens: Tokens, kind: str) -> None:
+        """Remember a pin for later runs."""
+        self._store.pin(tokens, kind)
+
+    def unpin(self, tokens: Tokens) -> None:
+        """Take back a pin."""
+        self._store.unpin(tokens)
+
+    def settle(self, now_s: float) -> None:
+        """Note what was written since the last call, and remove what is of no use any more."""
+        refused_bytes = 0
+        for completion in self._store.take_completions():
+            refused_bytes += self._complete(completion)
+        if refused_bytes:
+            budget_bytes = self._store.statistics().budget_bytes
+            self._cache.evict_from_disk(refused_bytes + int(budget_bytes * SLACK), now_s)
+        if dropped := self._cache.take_dropped_blobs():
+            self._store.remove(dropped)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, and stop; return whether it was done in time."""
+        if dropped := self._cache.take_dropped_blobs():
+            self._store.remove(dropped)
+        return self._store.close(timeout_s)
+
+    # --- private -------------------------------------------------------------------------
+
+    def _hang(self, forest: StoredForest, now_s: float) -> Iterator[StoredBlob]:
+        """Hang blobs on the tree, and yield those that fit nowhere."""
+        order = sorted(forest.blobs, key=lambda blob: (blob.run, blob.kind != "segment", blob.end))
+        run, path = 0, Path((), 0)
+        ends: dict[int, int] = {}
+        for blob in order:
+            ends[blob.run] = max(ends.get(blob.run, 0), blob.end)
+        for blob in order:
+            if blob.run != run:
+                run = blob.run
+                path = self._cache.grow(forest.runs.history(run, ends[run]), now_s)
+            if not self._cache.hang(path, _held_of(blob, now_s)):
+                yield blob
+        for pin in forest.pins:
+            self._cache.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
+
+    def _fetch_one(self, held: Segment | Checkpoint) -> None:
+        try:
+            data = self._store.read(held.blob_id)
+        except StoredStateLost:
+            self._cache.lose(held)
+            raise
+        self._cache.take_in(held, data)
+
+    def _put(self, held: Segment | Checkpoint, history: Tokens) -> bool:
+        assert held.data is not None, "what is not in memory is on disk"
+        if isinstance(held, Segment):
+            ticket = self._store.put_segment(history, held.start, held.data)
+        else:
+            ticket = self._store.put_checkpoint(history, held.kind, held.data)
+        if ticket is None:
+            return False
+        self._pending[ticket] = held
+        return True
+
+    def _complete(self, completion: Completion) -> int:
+        """Note what became of a put; return the bytes that the budget had no room for."""
+        held = self._pending.pop(completion.ticket)
+        if completion.blob is None:
+            return completion.num_bytes if completion.refusal == "budget" else 0
+        if held.is_held:
+            held.blob_id = completion.blob.id
+        else:
+            self._store.remove([completion.blob.id])
+        return 0
+
+
+def history_of(segment: Segment, node: Node, tokens: Tokens) -> Tokens:
+    """Return the tokens up to the end of a segment that begins in a node of a path.
+
+    It may reach beyond the path, into the conversation that it was written for. Where that was
+    dropped, the tokens end where it left the path: what the cells hold beyond is never used.
+    """
+    part = next(each for each in node.parts if each.segment is segment)
+    pieces = [tokens[: part.end]]
+    while part.end == node.end:
+        children = node.children.values()
+        shared = [each for each in children if each.parts and each.parts[0].segment is segment]
+        if not shared:
+            break
+        node, part = shared[0], shared[0].parts[0]
+        pieces.append(node.tokens[: part.end - part.start])
+    return np.concatenate(pieces)
+
+
+def choose_saved(path: Path) -> Iterable[Checkpoint]:
+    """Choose the states of a history that are worth a place on disk. Pure."""
+    checkpoints = path.checkpoints
+    last = checkpoints[-NUM_LAST_CHECKPOINTS:]
+    return [held for held in checkpoints if held.kind in KEPT_KINDS or held in last]
+
+
+def _held_of(blob: StoredBlob, now_s: float) -> Segment | Checkpoint:
+    if blob.kind == "segment":
+        return Segment(blob.start, blob.end, None, blob.num_bytes, blob.id)
+    kind: CheckpointKind = blob.name if blob.name in get_args(CheckpointKind) else "chunk"  # type: ignore[assignment]
+    return Checkpoint(
+        blob.end, kind, None, blob.num_bytes, Moment(0, now_s), blob.num_hits, blob.id
+    )

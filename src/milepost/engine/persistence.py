@@ -1,0 +1,107 @@
+"""When conversations are written to disk: after a turn, when it is quiet, or at the end.
+
+Writing competes with the compute threads for the cores, so by default it waits until nothing has
+run for a while; a server that is never quiet writes what has waited for long all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+import numpy as np
+
+from milepost.cache.disk_tier import DiskTier
+from milepost.engine.slots import common_prefix
+from milepost.errors import ConfigurationError
+
+QUIET_S = (
+    3.0  # nothing runs: the client is busy with its tools, or its user with reading; arbitrary
+)
+MAX_WAIT_S = 60.0  # of a conversation, while others run; arbitrary
+POLL_S = 0.2  # how often it is asked what was written, while nothing else happens; arbitrary
+CLOSE_S = 20.0  # for what is left at the end; less than the supervisor waits
+
+Sync = Literal["turn", "idle", "exit"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A conversation that was computed and is not on disk yet."""
+
+    tokens: np.ndarray  # int32; the answer included
+    num_prompt_tokens: int
+    ended_s: float
+
+
+def parse_sync(text: str) -> Sync:
+    """Return the mode that a setting names."""
+    for mode in get_args(Sync):
+        if text == mode:
+            return cast(Sync, mode)
+    raise ConfigurationError(f"--cache-disk-sync is {text}; it can be turn, idle or exit")
+
+
+class Persister:
+    """Owns the list of what is not on disk yet."""
+
+    def __init__(self, tier: DiskTier | None, sync: Sync, clock: Callable[[], float]) -> None:
+        self._tier = tier
+        self._sync = sync
+        self._clock = clock
+        self._unsaved: list[Unsaved] = []  # the oldest first
+
+    def note(self, tokens: np.ndarray, num_prompt_tokens: int) -> None:
+        """Remember a conversation that has ended; an earlier turn of it need not be written."""
+        if self._tier is None:
+            return
+        self._unsaved = [
+            earlier
+            for earlier in self._unsaved
+            if common_prefix(earlier.tokens, tokens) < earlier.num_prompt_tokens
+        ]
+        self._unsaved.append(Unsaved(tokens.copy(), num_prompt_tokens, self._clock()))
+
+    def work(self, *, is_idle: bool) -> None:
+        """Begin to write what is due, and note what was written; waits for nothing."""
+        if self._tier is None:
+            return
+        now_s = self._clock()
+        while self._unsaved and self._is_due(self._unsaved[0], now_s, is_idle=is_idle):
+            if not self._tier.save(self._unsaved[0].tokens):
+                break
+            self._unsaved.pop(0)
+        self._tier.settle(now_s)
+
+    def wait_s(self) -> float | None:
+        """Return how long the loop may sleep when nothing runs; None: for ever."""
+        if self._tier is None:
+            return None
+        if self._tier.is_writing:
+            return POLL_S
+        if not self._unsaved or self._sync == "exit":
+            return None
+        return max(0.0, self._unsaved[0].ended_s + QUIET_S - self._clock())
+
+    def close(self) -> None:
+        """Write all that is left, and wait for it."""
+        if self._tier is None:
+            return
+        for unsaved in self._unsaved:
+            if not self._tier.save(unsaved.tokens):
+                logger.warning("not all conversations could be written to disk")
+                break
+        if not self._tier.close(CLOSE_S):
+            logger.warning("the disk is slow: some conversations were not written")
+
+    def _is_due(self, unsaved: Unsaved, now_s: float, *, is_idle: bool) -> bool:
+        if self._sync == "exit":
+            return False
+        if self._sync == "turn":
+            return True
+        waited_s = now_s - unsaved.ended_s
+        return waited_s >= (QUIET_S if is_idle else MAX_WAIT_S)

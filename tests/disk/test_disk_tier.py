@@ -1,0 +1,263 @@
+"""The tree and the disk agree: what was written is known again, and what is lost is a miss."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.disk_cache import TIMEOUT_S, branch, history, open_store, payload
+
+from milepost.cache import CacheLimits, CacheTraits, PrefixCache
+from milepost.cache.disk_tier import DiskTier
+from milepost.cache.match import StoredState
+from milepost.cache.traits import CacheKind
+from milepost.errors import StoredStateLost
+
+BYTES_PER_TOKEN = 8
+
+
+class Run:
+    """One run of a program: a cache, and the disk below it."""
+
+    def __init__(self, root: Path, kind: CacheKind = "hybrid", **limits: int) -> None:
+        ram = CacheLimits(budget_bytes=limits.pop("ram_bytes", 1 << 20))
+        self.store = open_store(root, **limits)
+        self.cache = PrefixCache(CacheTraits.of_kind(kind), ram)
+        self.tier = DiskTier(self.store, self.cache)
+        self.loaded = self.tier.load(0.0)
+
+    def compute(self, tokens: np.ndarray, kind: str = "reply_end") -> None:
+        """Keep what a context that holds these tokens would give."""
+        if self.cache.traits.has_states:
+            self.cache.add_checkpoint(tokens, state_of(tokens), kind, 0.0)  # type: ignore[arg-type]
+        if self.cache.traits.has_segments:
+            start = self.cache.saved_until(tokens)
+            self.cache.add_segment(tokens, start, cells_of(tokens, start), 0.0)
+        self.cache.check_invariants()
+
+    def save(self, tokens: np.ndarray) -> None:
+        assert self.tier.save(tokens)
+        self.settle()
+
+    def settle(self) -> None:
+        assert self.store.flush(TIMEOUT_S)
+        self.tier.settle(0.0)
+        assert self.store.flush(TIMEOUT_S)
+        self.cache.check_invariants()
+
+    def restore(self, tokens: np.ndarray) -> int:
+        """Return the deepest position that can be restored, its bytes checked; 0: none."""
+        longer = np.append(tokens, 1).astype(np.int32)
+        found = 0
+        for state in self.cache.match(longer, 0.0).stored:
+            try:
+                self.tier.fetch(state)
+            except StoredStateLost:
+                continue
+            check_bytes(state, tokens)
+            found = state.pos
+            break
+        self.cache.evict(0.0)  # what was read is held in memory from now on
+        self.cache.check_invariants()
+        return found
+
+    def close(self) -> None:
+        assert self.tier.close(TIMEOUT_S)
+
+
+def check_bytes(state: StoredState, tokens: np.ndarray) -> None:
+    for part in state.parts:
+        assert part.segment.data is not None
+        wanted = cells_of(tokens[: part.end], part.segment.start)
+        assert bytes(part.segment.data)[: len(wanted)] == wanted
+    if state.checkpoint is not None:
+        assert state.checkpoint.data is not None
+        assert bytes(state.checkpoint.data) == state_of(tokens[: state.pos])
+
+
+def state_of(tokens: np.ndarray) -> bytes:
+    return payload(500, seed=int(tokens.sum()) % 2**32)
+
+
+def cells_of(tokens: np.ndarray, start: int) -> bytes:
+    """Return bytes that depend on each token at its position."""
+    positions = np.arange(start, len(tokens), dtype=np.int64)
+    return (tokens[start:].astype(np.int64) * 1_000_003 + positions).tobytes()
+
+
+@pytest.fixture(params=["full", "recurrent", "hybrid"])
+def kind(request: pytest.FixtureRequest) -> CacheKind:
+    kind: CacheKind = request.param
+    return kind
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    """Runs to be closed at the end, if they are not closed by then."""
+    opened: list[Run] = []
+    yield opened
+    for run in opened:
+        run.close()
+
+
+def test_a_later_run_goes_on_where_an_earlier_one_stopped(
+    tmp_path: Path, kind: CacheKind, runs: list[Run]
+) -> None:
+    first, tokens = Run(tmp_path, kind), history(300)
+    first.compute(tokens[:200], "system_end")
+    first.compute(tokens)
+    first.save(tokens)
+    first.close()
+
+    second = Run(tmp_path, kind)
+    runs.append(second)
+
+    assert second.loaded.num_useless == 0
+    assert second.cache.num_bytes == 0
+    assert second.cache.known_until(tokens) == 300
+    assert second.restore(tokens) == 300
+    assert second.cache.num_bytes > 0
+
+
+def test_a_branch_shares_what_it_has_in_common(
+    tmp_path: Path, kind: CacheKind, runs: list[Run]
+) -> None:
+    first, main = Run(tmp_path, kind), history(300)
+    side = branch(main, 200, 50)
+    first.compute(main[:200], "system_end")
+    first.compute(main)
+    first.compute(side)
+    first.save(side)  # the main one was never asked for, but its cells are shared
+    first.close()
+
+    second = Run(tmp_path, kind)
+    runs.append(second)
+    assert second.loaded.num_useless == 0
+    assert second.restore(side) == 250
+
+
+def test_memory_lets_go_of_what_the_disk_has(tmp_path: Path, runs: list[Run]) -> None:
+    run = Run(tmp_path, "hybrid", ram_bytes=4000)
+    runs.append(run)
+    histories = [history(200, seed) for seed in range(5)]
+    for tokens in histories:
+        run.compute(tokens)
+        run.save(tokens)
+    assert run.cache.num_bytes <= 4000
+    for tokens in histories:
+        assert run.restore(tokens) == 200
+        assert run.cache.num_bytes <= 4000
+
+
+def test_a_lost_state_is_a_miss_and_what_is_before_it_is_used(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    first, tokens = Run(tmp_path), history(300)
+    first.compute(tokens[:200], "system_end")
+    first.compute(tokens)
+    first.save(tokens)
+    first.close()
+    second = Run(tmp_path)
+    runs.append(second)
+    checkpoint = second.cache.match(np.append(tokens, 1), 0.0).stored[0].checkpoint
+    assert checkpoint is not None
+    damage(second, checkpoint.blob_id)
+
+    assert second.restore(tokens) == 200
+    assert second.cache.known_until(tokens) == 300
+
+
+def test_a_lost_segment_takes_what_follows_it(tmp_path: Path, runs: list[Run]) -> None:
+    first, tokens = Run(tmp_path), history(300)
+    side = branch(tokens, 250, 50)
+    first.compute(tokens[:200], "system_end")
+    first.compute(tokens)
+    first.compute(side)
+    for each in (tokens, side):
+        first.save(each)
+    first.close()
+    second = Run(tmp_path)
+    runs.append(second)
+    part = second.cache.match(np.append(side, 1), 0.0).stored[0].parts[1]
+    assert part.start == 200
+    damage(second, part.segment.blob_id)
+
+    assert second.restore(side) == 200
+    assert second.restore(tokens) == 200
+    second.compute(tokens)
+    second.save(tokens)
+    assert second.restore(tokens) == 300
+
+
+def test_a_full_disk_budget_makes_room_for_what_is_new(tmp_path: Path, runs: list[Run]) -> None:
+    run = Run(tmp_path, "hybrid", budget_bytes=20_000)
+    runs.append(run)
+    histories = [history(200, seed) for seed in range(12)]
+    for tokens in histories:
+        run.compute(tokens)
+        for _ in range(3):  # refused once, then written
+            run.save(tokens)
+        assert run.store.num_bytes <= 20_000
+    run.close()
+    runs.clear()
+    again = Run(tmp_path, "hybrid", budget_bytes=20_000)
+    runs.append(again)
+    assert again.restore(histories[-1]) == 200
+
+
+def test_dropping_a_conversation_removes_its_files(tmp_path: Path, runs: list[Run]) -> None:
+    run, tokens = Run(tmp_path), history(200)
+    runs.append(run)
+    run.compute(tokens)
+    run.tier.save(tokens)
+    run.cache.drop(tokens)  # while it is being written
+    run.settle()
+    run.settle()
+    assert run.store.num_bytes == 0
+    assert not [path for path in tmp_path.rglob("*") if path.parent.parent.name == "blobs"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_runs_restore_what_was_computed(tmp_path: Path, kind: CacheKind, seed: int) -> None:
+    """Conversations grow and branch over several runs, with little room in memory and on disk."""
+    rng = random.Random(f"{kind} {seed}")
+    histories = [history(rng.randint(40, 120), seed=number) for number in range(3)]
+    budgets = {
+        "ram_bytes": rng.choice([6_000, 1 << 20]),
+        "budget_bytes": rng.choice([30_000, 1 << 20]),
+    }
+    for _ in range(4):
+        run = Run(tmp_path, kind, **budgets)
+        for _ in range(25):
+            pick = rng.randrange(len(histories))
+            tokens = histories[pick]
+            action = rng.choice(["grow", "branch", "restore", "save", "settle", "drop"])
+            if action == "grow":
+                histories[pick] = np.append(tokens, history(rng.randint(1, 60), rng.randrange(9)))
+                run.compute(histories[pick].astype(np.int32))
+            elif action == "branch" and len(histories) < 12:
+                histories.append(
+                    branch(tokens, rng.randrange(1, len(tokens)), 30, rng.randrange(9))
+                )
+                run.compute(histories[-1])
+            elif action == "restore":
+                run.restore(tokens)
+            elif action == "save":
+                run.tier.save(tokens)
+            elif action == "settle":
+                run.settle()
+            elif rng.random() < 0.2:
+                run.cache.drop(tokens)
+            run.cache.check_invariants()
+        run.close()
+
+
+def damage(run: Run, blob_id: int) -> None:
+    """Turn a byte of a file around."""
+    (path,) = run.store.folder.rglob(f"{blob_id:016x}")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
