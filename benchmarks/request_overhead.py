@@ -108,7 +108,7 @@ class DirectConnection:
     last_sent: float = 0.0
     is_done: bool = False
 
-    def receive(self, *, wait: bool) -> list[Generate]:
+    def receive(self, *, wait: bool, timeout_s: float | None = None) -> list[Generate]:
         """Return what was put in."""
         messages, self.inbox = self.inbox, []
         return messages

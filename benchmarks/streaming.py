@@ -25,6 +25,7 @@ class StreamTimes:
     first: float  # first event with text
     last: float  # last event with text
     num_tokens: int  # as the server counts them
+    num_computed: int  # prompt tokens that were not cached, likewise
 
 
 def read_stream(url: str, body: dict[str, Any]) -> StreamTimes:
@@ -76,5 +77,8 @@ def _read_events(response: http.client.HTTPResponse, sent: float) -> StreamTimes
             usage = line[len(DATA) :]
         if line.startswith(DONE, len(DATA)):
             break
-    num_tokens = json.loads(usage)["usage"]["completion_tokens"]
-    return StreamTimes(sent, first, last, num_tokens)
+    counts = json.loads(usage)["usage"]
+    num_cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return StreamTimes(
+        sent, first, last, counts["completion_tokens"], counts["prompt_tokens"] - num_cached
+    )

@@ -44,7 +44,7 @@ class FakeConnection:
     inbox: list[Any] = field(default_factory=list)
     sent: list[Message] = field(default_factory=list)
 
-    def receive(self, *, wait: bool) -> list[Any]:
+    def receive(self, *, wait: bool, timeout_s: float | None = None) -> list[Any]:
         assert self.inbox or not wait, "the loop would wait for ever"
         messages, self.inbox = self.inbox, []
         return messages

@@ -28,6 +28,7 @@ from milepost.api.schemas_native import (
 from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
 from milepost.api.shapes import SYSTEM_FINGERPRINT
+from milepost.api.slot_actions import act_on_slot
 from milepost.errors import NotSupported, Unavailable
 from milepost.protocol.messages import SlotStatus
 
@@ -48,6 +49,12 @@ def build_native_router(services: Services) -> APIRouter:
     @router.get("/slots")
     async def slots(request: Request) -> Response:
         return JsonResponse(await _read_slots(services, request))
+
+    @router.post("/slots/{slot_id}")
+    async def change_slot(slot_id: str, request: Request) -> Response:
+        body = await read_body(request, max_body_bytes)
+        action = request.query_params.get("action", "")
+        return JsonResponse(await act_on_slot(services, slot_id, action, body))
 
     @router.post("/tokenize")
     async def tokenize(request: Request) -> Response:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from milepost.api.fields import Boolean, Integer, RequestModel
+from milepost.api.fields import Boolean, Integer, RequestModel, Text
 from milepost.api.generation_fields import GenerationFields
 from milepost.api.shapes import LogprobShape, ProgressShape, TimingsShape
 
@@ -34,6 +34,12 @@ class DetokenizeFields(RequestModel):
     """Body of `/detokenize`."""
 
     tokens: Any = ()
+
+
+class SlotFields(RequestModel):
+    """Body of `/slots/{id}`."""
+
+    filename: Text | None = None
 
 
 # --- answers -----------------------------------------------------------------------------
@@ -168,6 +174,41 @@ class SlotShape(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens: int
     n_tokens: int
     next_token: tuple[NextTokenShape, ...]
+
+
+class SlotTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a slot action took; one of the two."""
+
+    save_ms: float | UnsetType = UNSET
+    restore_ms: float | UnsetType = UNSET
+
+
+class SlotSavedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/slots/{id}?action=save`."""
+
+    id_slot: int
+    filename: str
+    n_saved: int  # tokens
+    n_written: int  # bytes
+    timings: SlotTimings
+
+
+class SlotRestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/slots/{id}?action=restore`."""
+
+    id_slot: int
+    filename: str
+    n_restored: int  # tokens that the slot holds
+    n_reusable: int  # of these, what a prompt that goes on from them will not compute again
+    n_read: int  # bytes
+    timings: SlotTimings
+
+
+class SlotErasedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `/slots/{id}?action=erase`."""
+
+    id_slot: int
+    n_erased: int  # tokens
 
 
 class Modalities(msgspec.Struct, frozen=True, kw_only=True):

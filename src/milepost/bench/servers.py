@@ -48,11 +48,12 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     ctx_checkpoints: int | None = None  # of each slot
     checkpoint_min_step: int | None = None  # tokens
     chat_template_file: str | None = None
+    slot_save_path: str | None = None  # folder
 
     def describe(self) -> dict[str, Any]:
         """Return the settings for the results, without paths."""
         fields = msgspec.structs.asdict(self)
-        del fields["model"]
+        del fields["model"], fields["slot_save_path"]
         if self.chat_template_file is not None:
             fields["chat_template_file"] = Path(self.chat_template_file).name
         return fields
@@ -202,6 +203,7 @@ def _milepost_flags(served: ServedModel) -> dict[str, str | int | None]:
         "--ctx-checkpoints": served.ctx_checkpoints,
         "--checkpoint-min-step": served.checkpoint_min_step,
         "--chat-template-file": served.chat_template_file,
+        "--slot-save-path": served.slot_save_path,
     }
 
 

@@ -44,6 +44,8 @@ def make_params(library: Any, served: ServedModel, port: int) -> Any:
         params.checkpoint_min_step = served.checkpoint_min_step
     if served.chat_template_file is not None:
         params.chat_template = Path(served.chat_template_file).read_text(encoding="utf-8")
+    if served.slot_save_path is not None:
+        params.slot_save_path = served.slot_save_path + "/"
     # What the program llama-server sets on its own, and the bare wheel does not: slots share the
     # context, and templates that can keep old reasoning do.
     params.kv_unified = True

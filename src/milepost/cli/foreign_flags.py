@@ -32,7 +32,7 @@ _SERVER = (
     "--models-max --models-autoload --sleep-idle-seconds --tags --log-disable --log-prompts-dir"
 )
 _CACHE = (
-    "--cache-idle-slots --no-cache-idle-slots --no-cache-prompt --cache-reuse --slot-save-path "
+    "--cache-idle-slots --no-cache-idle-slots --no-cache-prompt --cache-reuse "
     "--slot-prompt-similarity -sps --lookup-cache-static -lcs --lookup-cache-dynamic -lcd"
 )
 _CHAT = (

@@ -17,6 +17,7 @@ COMMANDS = {
     "bench": "Replay recorded requests of agents, and say what was computed twice.",
     "cache": "Show, check and empty the cache on disk.",
     "serve": "Serve a GGUF model over HTTP.",
+    "warm": "Have a server compute system prompts and tools ahead of time.",
 }
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -49,6 +50,10 @@ class LazyGroup(click.Group):
             from milepost.cli.cache import cache_group
 
             return cache_group
+        if cmd_name == "warm":
+            from milepost.cli.warm import warm_command
+
+            return warm_command
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -134,6 +134,16 @@ class ServerSettings:
             help="Serve the state of the slots at /slots.",
         ),
     )
+    slot_save_path: str = setting(
+        "",
+        Flag(
+            names="--slot-save-path",
+            env="LLAMA_ARG_SLOT_SAVE_PATH",
+            metavar="FOLDER",
+            group="Server",
+            help="Where POST /slots/{id}?action=save writes slots. Not needed for restarts.",
+        ),
+    )
     record: str = setting(
         "",
         Flag(

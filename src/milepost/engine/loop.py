@@ -20,6 +20,7 @@ from milepost.engine.cache_control import CacheControl
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
 from milepost.engine.decoding import Decoder, cancelled_message
+from milepost.engine.disk import make_fingerprint
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.persistence import Persister, parse_sync
@@ -28,6 +29,7 @@ from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
 from milepost.engine.scheduler import BatchLimits, Share, Work, plan_batch
 from milepost.engine.sequence import Choice, Request, parse_tokens
+from milepost.engine.slot_files import SlotFiles
 from milepost.engine.slots import Slot, SlotTable
 from milepost.engine.statistics import Statistics
 from milepost.engine.status import describe_status
@@ -36,6 +38,7 @@ from milepost.libllama import Batch, Context
 from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
+    ChangeSlot,
     Failed,
     FinishReason,
     Generate,
@@ -79,6 +82,13 @@ class Loop:
             self._statistics, reporter, self._checkpointer, memory.cache, memory.disk
         )
         self._control = CacheControl(memory, self._slots, self._totals, clock)
+        self._slot_files = SlotFiles(
+            memory,
+            self._slots,
+            (self._checkpointer, self._persister),
+            lambda: make_fingerprint(settings, context.model.library.name, memory.traits).key,
+            clock,
+        )
         self._running: list[Choice] = []  # by age, oldest first; paused and forking ones included
         self._stopping = False
 
@@ -98,6 +108,8 @@ class Loop:
         timeout_s = self._persister.wait_s() if is_idle else None
         for message in self._connection.receive(wait=is_idle, timeout_s=timeout_s):
             self._take(message)
+        for answer in self._slot_files.change_idle():
+            self._connection.send(answer)
         self._admit()
         self._connection.flush()  # answers must not wait for a batch that may take seconds
         shares = self._plan()
@@ -119,6 +131,8 @@ class Loop:
                 self._connection.send(self._control.summarise(message))
             case ChangeCache():
                 self._connection.send(self._control.change(message))
+            case ChangeSlot():
+                self._slot_files.take(message)
             case Shutdown():
                 self._stopping = True
             case _:

@@ -16,13 +16,14 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 4  # counts up with every change of a message
+PROTOCOL_VERSION = 5  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
 RestoreKind = Literal["none", "live", "parked", "live_state", "ram", "disk"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
+SlotAction = Literal["save", "restore", "erase"]
 CacheAction = Literal["clear", "pin", "unpin", "drop"]
 # What most of a prefill is put down to: an interpretation of the facts in a `CacheReport`, made
 # from tokens and boundaries only (docs/cache-report.md).
@@ -113,6 +114,18 @@ class ChangeCache(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defa
     query_id: int
     action: CacheAction
     request_id: int = -1  # of an earlier `Generate`; not for "clear"
+
+
+class ChangeSlot(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Write what a slot holds to a file, fill it from one, or empty it, when it is idle.
+
+    Answered by a `SlotChanged` with the same id.
+    """
+
+    query_id: int
+    slot_id: int
+    action: SlotAction
+    path: str = ""  # of the file
 
 
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -351,7 +364,18 @@ class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_def
     freed_bytes: int = 0
 
 
-ToEngine = Load | Generate | Cancel | GetStatus | GetCache | ChangeCache | Shutdown
+class SlotChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answer to `ChangeSlot`."""
+
+    query_id: int
+    num_tokens: int = 0  # saved, restored or erased
+    num_bytes: int = 0  # written or read
+    elapsed_ms: float = 0.0
+    error_kind: str = ""  # class name in milepost.errors; empty: it was done
+    error: str = ""
+
+
+ToEngine = Load | Generate | Cancel | GetStatus | GetCache | ChangeCache | ChangeSlot | Shutdown
 FromEngine = (
     Hello
     | LoadProgress
@@ -364,5 +388,6 @@ FromEngine = (
     | Status
     | CacheSummary
     | CacheChanged
+    | SlotChanged
 )
 Message = ToEngine | FromEngine

@@ -30,6 +30,7 @@ from milepost.protocol.messages import (
     CacheSummary,
     Cancel,
     ChangeCache,
+    ChangeSlot,
     Delta,
     Failed,
     Finished,
@@ -43,6 +44,8 @@ from milepost.protocol.messages import (
     PromptProgress,
     Ready,
     Shutdown,
+    SlotAction,
+    SlotChanged,
     Status,
 )
 from milepost.protocol.sampling import SamplingParams
@@ -50,7 +53,7 @@ from milepost.workers.waiting_line import WaitingLine
 
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
-Answer = Status | CacheSummary | CacheChanged
+Answer = Status | CacheSummary | CacheChanged | SlotChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +212,19 @@ class EngineClient:
         assert isinstance(answer, CacheChanged)
         return answer
 
+    async def change_slot(self, slot_id: int, action: SlotAction, path: str = "") -> SlotChanged:
+        """Save, restore or erase a slot, when it is idle; as `get_status`.
+
+        Raises what the engine says: InvalidRequest, NotSupported.
+        """
+        query_id = next(self._ids)
+        message = ChangeSlot(query_id=query_id, slot_id=slot_id, action=action, path=path)
+        answer = await self._query(query_id, message)
+        assert isinstance(answer, SlotChanged)
+        if answer.error_kind:
+            raise error_from(answer.error_kind, answer.error)
+        return answer
+
     async def _query(self, query_id: int, message: Message) -> Answer:
         self._check_ready()
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -260,7 +276,7 @@ class EngineClient:
                 self._left.pop(message.request_id, None)
             case Status():
                 self._answer(message.status_id, message)
-            case CacheSummary() | CacheChanged():
+            case CacheSummary() | CacheChanged() | SlotChanged():
                 self._answer(message.query_id, message)
             case LoadProgress():
                 self.load_fraction = message.fraction
