@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import sys
@@ -64,6 +65,7 @@ async def run_server(settings: Settings) -> None:
             if first_load.done():
                 progress.end()
                 if first_load.exception() is None and client.model is not None:
+                    freeze_garbage()
                     sys.stderr.write(describe_server(settings, client.model, listener))
                 else:
                     server.should_exit = True
@@ -72,6 +74,16 @@ async def run_server(settings: Settings) -> None:
             await supervisor.stop()
     if first_load.done() and (error := first_load.exception()):
         raise error
+
+
+def freeze_garbage() -> None:
+    """Take what lives as long as the process out of the garbage collector's sight.
+
+    A full collection looks at every object, some hundred thousand after the imports, and would fall
+    into whichever request makes enough new ones.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def make_services(settings: Settings, client: EngineClient) -> Services:

@@ -37,7 +37,7 @@ def test_positions_are_the_last_token_edges_before_offsets(vocab: Vocab, source:
     tokenizer = PromptTokenizer(vocab)
     tokens, positions = tokenizer.tokenize_with_positions(rendered, offsets)
     assert len(positions) >= len(SESSION)
-    assert tokens == tokenizer.tokenize_prompt(rendered)
+    assert tokens.tolist() == tokenizer.tokenize_prompt(rendered)
     for offset, pos in zip(offsets, positions, strict=True):
         before = b"".join(vocab.piece(token) for token in tokens[:pos])
         to_be_reached = rendered[:offset].encode()

@@ -208,6 +208,27 @@ def test_a_full_disk_budget_makes_room_for_what_is_new(tmp_path: Path, runs: lis
     assert again.restore(histories[-1]) == 200
 
 
+def test_what_was_used_last_in_an_earlier_run_stays_longest(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    first = Run(tmp_path, "hybrid", budget_bytes=20_000)
+    histories = [history(200, seed) for seed in range(4)]
+    for tokens in histories:
+        first.compute(tokens)
+        first.save(tokens)
+    assert first.restore(histories[0]) == 200
+    first.close()
+    second = Run(tmp_path, "hybrid", budget_bytes=20_000)
+    runs.append(second)
+    for seed in (4, 5):  # there is room for five
+        second.compute(history(200, seed))
+        for _ in range(2):
+            second.save(history(200, seed))
+    kept = [second.restore(tokens) == 200 for tokens in histories]
+    assert kept[0]
+    assert not kept[1]
+
+
 def test_dropping_a_conversation_removes_its_files(tmp_path: Path, runs: list[Run]) -> None:
     run, tokens = Run(tmp_path), history(200)
     runs.append(run)

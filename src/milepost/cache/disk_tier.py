@@ -8,7 +8,7 @@ only `fetch` and `close` wait for the disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -21,7 +21,7 @@ from milepost.cache.match import StoredState
 from milepost.cache.moment import Moment
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.segment import NO_BLOB, Segment
-from milepost.cache.stored_forest import StoredBlob, StoredForest
+from milepost.cache.stored_forest import StoredBlob, StoredForest, StoredRuns
 from milepost.cache.tree import Node, Path, Tokens
 from milepost.errors import StoredStateLost
 
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 # Where a later run will want to go on from a history, besides its last states.
 KEPT_KINDS = ("system_end", "date", "divergence", "last_user", "breakpoint")
 NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
+KINDS: dict[str, CheckpointKind] = {kind: kind for kind in get_args(CheckpointKind)}
+LONG_AGO = Moment(-(1 << 31), 0.0)
 # When the budget is full, this part of it is freed at once. Arbitrary.
 SLACK = 1 / 16
 
@@ -60,14 +62,16 @@ class DiskTier:
         """Return the sizes and totals."""
         return self._store.statistics()
 
-    def load(self, now_s: float) -> LoadedTier:
+    def load(self, offset_s: float) -> LoadedTier:
         """Let the tree know what earlier runs left; reads no states.
+
+        `offset_s` is the time of day minus the clock of the tree.
 
         Raises:
             DiskCacheUnusable: the index cannot be read.
         """
         forest = self._store.load()
-        useless = [blob.id for blob in self._hang(forest, now_s)]
+        useless = [blob.id for blob in self._hang(forest, offset_s)]
         self._store.remove(useless)
         return LoadedTier(len(forest.blobs), len(useless), self._store.num_bytes)
 
@@ -146,21 +150,35 @@ class DiskTier:
 
     # --- private -------------------------------------------------------------------------
 
-    def _hang(self, forest: StoredForest, now_s: float) -> Iterator[StoredBlob]:
-        """Hang blobs on the tree, and yield those that fit nowhere."""
-        order = sorted(forest.blobs, key=lambda blob: (blob.run, blob.kind != "segment", blob.end))
-        run, path = 0, Path((), 0)
-        ends: dict[int, int] = {}
-        for blob in order:
-            ends[blob.run] = max(ends.get(blob.run, 0), blob.end)
-        for blob in order:
-            if blob.run != run:
-                run = blob.run
-                path = self._cache.grow(forest.runs.history(run, ends[run]), now_s)
-            if not self._cache.hang(path, _held_of(blob, now_s)):
-                yield blob
+    def _hang(self, forest: StoredForest, offset_s: float) -> list[StoredBlob]:
+        """Hang blobs on the tree, and return those that fit nowhere."""
+        left: dict[int, list[StoredBlob]] = {}
+        for blob in forest.blobs:
+            left.setdefault(blob.run, []).append(blob)
+        tips: list[_Tip] = []
+        useless: list[StoredBlob] = []
+        for run in choose_tips(forest.runs, left):
+            blobs = left.pop(run)
+            end = max(blob.end for blob in blobs)
+            for ancestor, cut in forest.runs.ancestors(run):
+                passed = left.get(ancestor, [])
+                blobs += [blob for blob in passed if blob.end <= cut]
+                left[ancestor] = [blob for blob in passed if blob.end > cut]
+            # Cells first, from the root on: none may be hung behind a gap.
+            blobs.sort(key=lambda blob: (blob.kind != "segment", blob.end))
+            held = [_held_of(blob) for blob in blobs]
+            path = self._cache.grow(forest.runs.history(run, end), LONG_AGO)
+            useless += [
+                blob
+                for blob, one in zip(blobs, held, strict=True)
+                if not self._cache.hang(path, one)
+            ]
+            last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
+            tips.append(_Tip(last_used_s, path.nodes[-1], held))
+        _date(tips)
         for pin in forest.pins:
             self._cache.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
+        return useless
 
     def _fetch_one(self, held: Segment | Checkpoint) -> None:
         try:
@@ -211,6 +229,22 @@ def history_of(segment: Segment, node: Node, tokens: Tokens) -> Tokens:
     return np.concatenate(pieces)
 
 
+def choose_tips(runs: StoredRuns, blobs: dict[int, list[StoredBlob]]) -> list[int]:
+    """Choose the runs of which the histories pass all blobs, parents first. Pure.
+
+    A conversation of a hundred runs is so added to the tree once. Parents first, for a branch may
+    need cells that reach beyond the place where it parts.
+    """
+    passed: dict[int, int] = {}  # up to where later runs need a run
+    tips = []
+    for run in sorted(blobs, reverse=True):
+        if max(blob.end for blob in blobs[run]) > passed.get(run, 0):
+            tips.append(run)
+            for ancestor, cut in runs.ancestors(run):
+                passed[ancestor] = max(passed.get(ancestor, 0), cut)
+    return tips[::-1]
+
+
 def choose_saved(path: Path) -> Iterable[Checkpoint]:
     """Choose the states of a history that are worth a place on disk. Pure."""
     checkpoints = path.checkpoints
@@ -218,10 +252,31 @@ def choose_saved(path: Path) -> Iterable[Checkpoint]:
     return [held for held in checkpoints if held.kind in KEPT_KINDS or held in last]
 
 
-def _held_of(blob: StoredBlob, now_s: float) -> Segment | Checkpoint:
+@dataclass(frozen=True, slots=True)
+class _Tip:
+    """The end of a conversation of an earlier run, and what was hung on the way to it."""
+
+    last_used_s: float  # by the clock of the tree
+    node: Node
+    held: list[Segment | Checkpoint]
+
+
+def _date(tips: list[_Tip]) -> None:
+    """Let conversations of earlier runs be older than all to come, in the order of their use."""
+    tips.sort(key=lambda tip: tip.last_used_s)
+    for age, tip in zip(range(len(tips), 0, -1), tips, strict=True):
+        moment = Moment(-age, tip.last_used_s)
+        node: Node | None = tip.node
+        while node is not None and node.parent is not None:
+            node.last_used = max(node.last_used, moment)
+            node = node.parent
+        for held in tip.held:
+            if isinstance(held, Checkpoint):
+                held.last_used = moment
+
+
+def _held_of(blob: StoredBlob) -> Segment | Checkpoint:
     if blob.kind == "segment":
         return Segment(blob.start, blob.end, None, blob.num_bytes, blob.id)
-    kind: CheckpointKind = blob.name if blob.name in get_args(CheckpointKind) else "chunk"  # type: ignore[assignment]
-    return Checkpoint(
-        blob.end, kind, None, blob.num_bytes, Moment(0, now_s), blob.num_hits, blob.id
-    )
+    kind = KINDS.get(blob.name, "chunk")  # "chunk": a kind of another version
+    return Checkpoint(blob.end, kind, None, blob.num_bytes, LONG_AGO, blob.num_hits, blob.id)

@@ -26,7 +26,7 @@ from milepost.cache.segment import NO_BLOB, Data, Segment, SegmentPart
 from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
 from milepost.cache.survey import HeldCheckpoint, HeldSegment, on_disk, survey, survey_path
 from milepost.cache.traits import CacheLimits, CacheTraits
-from milepost.cache.tree import Node, Path, Tokens, Tree
+from milepost.cache.tree import Node, Path, Tokens, Tree, find_checkpoint
 
 # When the budget is full, this part of it is freed at once: weighing all that is stored takes
 # milliseconds, and should not be done for every segment. Arbitrary.
@@ -106,8 +106,7 @@ class PrefixCache:
         path = self._tree.find(_as_key(tokens))
         if not 0 < path.num_tokens == len(tokens):
             return False
-        held = path.node_at(len(tokens)).checkpoints
-        return any(checkpoint.pos == len(tokens) for checkpoint in held)
+        return find_checkpoint(path.node_at(len(tokens)), len(tokens)) is not None
 
     # --- telling -------------------------------------------------------------------------
 
@@ -172,15 +171,16 @@ class PrefixCache:
 
     # --- the disk ------------------------------------------------------------------------
 
-    def grow(self, tokens: Tokens, now_s: float) -> Path:
+    def grow(self, tokens: Tokens, last_used: Moment) -> Path:
         """Add a history that the disk knows; its path is good until the next one is added."""
-        return self._insert(tokens, now_s)
+        return self._tree.insert(_as_key(tokens), last_used)
 
     def hang(self, path: Path, held: Segment | Checkpoint) -> bool:
         """Hang something that is on disk on a path; False if it does not fit there."""
         if isinstance(held, Segment):
             return self.traits.has_segments and self._hang_segment(path, held)
-        if not self.traits.has_states or any(held.pos == old.pos for old in path.checkpoints):
+        node = path.node_at(held.pos)
+        if not self.traits.has_states or find_checkpoint(node, held.pos) is not None:
             return False
         self._hang_checkpoint(path, held)
         return True
@@ -360,7 +360,8 @@ class PrefixCache:
     def _hang_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
         """Store a checkpoint, in place of one at the same position."""
         node = path.node_at(checkpoint.pos)
-        for old in [old for old in node.checkpoints if old.pos == checkpoint.pos]:
+        old = find_checkpoint(node, checkpoint.pos)
+        if old is not None:
             checkpoint.num_hits = old.num_hits
             self._remove_checkpoint(node, old)
         insort(node.checkpoints, checkpoint, key=lambda held: held.pos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,6 +76,15 @@ class StoredRuns:
     def own_tokens(self, index: int) -> Tokens:
         """Return the tokens of the run at a place of the arrays; a view."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    def ancestors(self, run: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs that a history passes, the nearest first, and where it leaves each."""
+        index = self.position_of(run)
+        cut = int(self.starts[index])
+        while (run := int(self.parents[index])) != NO_RUN:
+            yield run, cut
+            index = self.position_of(run)
+            cut = min(cut, int(self.starts[index]))
 
     def history(self, run: int, end: int) -> Tokens:
         """Return the tokens [0, end) of a run's history; raises KeyError if a run is missing."""

@@ -16,7 +16,7 @@ Keys are int32: token ids, or negative numbers for the positions of media. Nothi
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -235,6 +235,13 @@ class Tree:
         lower.evicted -= upper.evicted
         self.num_nodes += 1
         return upper
+
+
+def find_checkpoint(node: Node, pos: int) -> Checkpoint | None:
+    """Return the checkpoint of a node at a position, if there is one."""
+    index = bisect_left(node.checkpoints, pos, key=lambda checkpoint: checkpoint.pos)
+    found = node.checkpoints[index : index + 1]
+    return found[0] if found and found[0].pos == pos else None
 
 
 def shared_length(left: Tokens, right: Tokens) -> int:

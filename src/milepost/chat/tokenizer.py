@@ -31,23 +31,23 @@ class PromptTokenizer:
         It begins with exactly one BOS if the model wants one, whether or not the template wrote
         it. In a `RenderedPrompt`, contents that spell a control token stay text.
         """
-        return self.tokenize_with_positions(rendered, ())[0]
+        return self.tokenize_with_positions(rendered, ())[0].tolist()
 
     def tokenize_with_positions(
         self, rendered: str, offsets: Sequence[int]
-    ) -> tuple[list[int], list[int]]:
-        """Return the same tokens, and for each offset into the text the position of it.
+    ) -> tuple[array[int], list[int]]:
+        """Return the same tokens as int32, and for each offset into the text the position of it.
 
         `offsets` are in rising order. One inside a token gets the position of that token. What an
         earlier prompt began with is not tokenised again, which changes nothing but the time.
         """
         prompt = rendered if isinstance(rendered, RenderedPrompt) else RenderedPrompt(rendered)
         tokenised = self._tokenise(prompt)
-        tokens = tokenised.tokens.tolist()
+        tokens = tokenised.tokens[:]
         positions = self._find_positions(tokenised, offsets)
         bos = self._vocab.bos_token
         # Not left to the vocabulary: it would add a second BOS, or an EOS behind the prompt.
-        if self._vocab.adds_bos and bos >= 0 and tokens[:1] != [bos]:
+        if self._vocab.adds_bos and bos >= 0 and tokens[:1].tolist() != [bos]:
             tokens.insert(0, bos)
             positions = [position + 1 for position in positions]
         return tokens, positions

@@ -44,7 +44,7 @@ def open_disk_tier(
         limits = make_limits(settings, root)
         clock = DiskClock(time.time, time.perf_counter)
         tier = DiskTier(DiskStore.open(root, fingerprint, limits, clock), cache)
-        loaded = tier.load(time.perf_counter())
+        loaded = tier.load(time.time() - time.perf_counter())
     except (DiskCacheUnusable, OSError) as error:
         logger.warning("the cache on disk is not used: %s", error)
         return None

@@ -7,6 +7,7 @@ end of a socket pair. Ends when the front end says so, or is gone.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import socket
@@ -102,12 +103,16 @@ def serve(connection: Connection) -> None:
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
+    gc.disable()  # a tree of many thousand objects is made: nothing of it is garbage
     memory = dataclasses.replace(
         memory, disk=open_disk_tier(settings, library.name, memory.traits, memory.cache)
     )
     connection.use_abort_flag(context.abort_flag)
     info = model_info(memory, settings, time.perf_counter() - started_s)
     send_now(connection, Ready(model=info))
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked at again
     loop = Loop(memory, connection, settings, time.perf_counter)
     try:
         loop.run()

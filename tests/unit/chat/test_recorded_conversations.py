@@ -119,7 +119,7 @@ def _check_order(conversation: Conversation, rendered: str, found: PromptBoundar
 def _check_positions(tokenizer: PromptTokenizer, rendered: str, found: PromptBoundaries) -> None:
     offsets = [boundary.offset for boundary in found.boundaries]
     tokens, positions = tokenizer.tokenize_with_positions(rendered, offsets)
-    assert tokens == tokenizer.tokenize_prompt(rendered)
+    assert tokens.tolist() == tokenizer.tokenize_prompt(rendered)
     vocab = FakeVocab()
     starts = [0]
     for token in tokens:
