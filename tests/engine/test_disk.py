@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -150,3 +153,58 @@ def test_clearing_removes_what_is_on_disk(
     with running_engine(tiny_models["hybrid"], **settings) as engine:
         again = engine.ask(prompt + prompt_tokens(30, seed=214), **FIELDS)
         assert again.end.timings.cache_n == 0
+
+
+def test_a_folder_that_is_deleted_meanwhile_costs_only_what_was_in_it(
+    tiny_models: dict[models.Kind, Path], fresh_engines: Engines, tmp_path: Path
+) -> None:
+    settings = disk(tmp_path / "cache", cache_disk_sync="turn")
+    prompt = prompt_tokens(700, seed=215)
+    with running_engine(tiny_models["hybrid"], **settings) as engine:
+        engine.ask(prompt, **FIELDS)
+        wait_until_written(engine, 3)
+        shutil.rmtree(tmp_path / "cache")
+        longer = prompt + prompt_tokens(30, seed=216)
+        answer = engine.ask(longer, **FIELDS)
+        other = engine.ask(prompt_tokens(300, seed=217), **FIELDS)
+        assert (answer.reason, other.reason) == ("limit", "limit")
+    check_same(answer, fresh_engines("hybrid").ask(longer, cache_prompt=False, **FIELDS))
+    with running_engine(tiny_models["hybrid"], **settings) as engine:
+        again = engine.ask(prompt_tokens(300, seed=217) + [1, 2, 3], **FIELDS)
+        assert source(again) == "disk"
+
+
+def test_two_engines_share_a_folder(
+    tiny_models: dict[models.Kind, Path], fresh_engines: Engines, tmp_path: Path
+) -> None:
+    settings = disk(tmp_path, cache_disk_sync="turn")
+    prompts = [prompt_tokens(400, seed=seed) for seed in (218, 219)]
+    with (
+        running_engine(tiny_models["hybrid"], **settings) as one,
+        running_engine(tiny_models["hybrid"], **settings) as other,
+    ):
+        for engine, prompt in zip((one, other), prompts, strict=True):
+            engine.ask(prompt, **FIELDS)
+            engine.ask(prompts[0], **FIELDS)
+    with running_engine(tiny_models["hybrid"], **settings) as engine:
+        for seed, prompt in enumerate(prompts):
+            longer = prompt + prompt_tokens(30, seed=220 + seed)
+            answer = engine.ask(longer, **FIELDS)
+            assert source(answer) == "disk"
+            assert answer.end.timings.cache_n == 400
+            check_same(answer, fresh_engines("hybrid").ask(longer, cache_prompt=False, **FIELDS))
+
+
+def test_an_index_of_a_newer_version_is_left_alone(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path
+) -> None:
+    prompt = prompt_tokens(300, seed=222)
+    with running_engine(tiny_models["full"], **disk(tmp_path)) as engine:
+        engine.ask(prompt, **FIELDS)
+    (index,) = tmp_path.glob("*/index.sqlite")
+    with contextlib.closing(sqlite3.connect(index)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with running_engine(tiny_models["full"], **disk(tmp_path)) as engine:
+        assert source(engine.ask(prompt + [1, 2, 3], **FIELDS)) == "none"
+    with contextlib.closing(sqlite3.connect(index)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (99,)

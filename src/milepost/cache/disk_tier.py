@@ -111,15 +111,17 @@ class DiskTier:
         if not path.nodes:
             return True
         known = np.concatenate([node.tokens for node in path.nodes])
-        wanted: list[tuple[Segment | Checkpoint, Tokens]] = [
-            (segment, history_of(segment, node, known))
-            for node in path.nodes
-            for segment in node.own_segments
-        ]
-        wanted += [(checkpoint, known[: checkpoint.pos]) for checkpoint in choose_saved(path)]
         waiting = set(self._pending.values())
-        for held, history in wanted:
-            if held.blob_id == NO_BLOB and held not in waiting and not self._put(held, history):
+        for node in path.nodes:
+            for segment in node.own_segments:
+                if segment.blob_id != NO_BLOB or segment in waiting:
+                    continue
+                if not self._put(segment, history_of(segment, node, known)):
+                    return False
+        for checkpoint in choose_saved(path):
+            if checkpoint.blob_id != NO_BLOB or checkpoint in waiting:
+                continue
+            if not self._put(checkpoint, known[: checkpoint.pos]):
                 return False
         return True
 
@@ -139,12 +141,12 @@ class DiskTier:
         if refused_bytes:
             budget_bytes = self._store.statistics().budget_bytes
             self._cache.evict_from_disk(refused_bytes + int(budget_bytes * SLACK), now_s)
-        if dropped := self._cache.take_dropped_blobs():
+        if dropped := self._cache.inventory.take_dropped_blobs():
             self._store.remove(dropped)
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits, and stop; return whether it was done in time."""
-        if dropped := self._cache.take_dropped_blobs():
+        if dropped := self._cache.inventory.take_dropped_blobs():
             self._store.remove(dropped)
         return self._store.close(timeout_s)
 
@@ -171,7 +173,7 @@ class DiskTier:
             useless += [
                 blob
                 for blob, one in zip(blobs, held, strict=True)
-                if not self._cache.hang(path, one)
+                if not self._cache.inventory.hang_stored(path, one)
             ]
             last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
             tips.append(_Tip(last_used_s, path.nodes[-1], held))
@@ -184,9 +186,9 @@ class DiskTier:
         try:
             data = self._store.read(held.blob_id)
         except StoredStateLost:
-            self._cache.lose(held)
+            self._cache.inventory.lose(held)
             raise
-        self._cache.take_in(held, data)
+        self._cache.inventory.take_in(held, data)
 
     def _put(self, held: Segment | Checkpoint, history: Tokens) -> bool:
         assert held.data is not None, "what is not in memory is on disk"

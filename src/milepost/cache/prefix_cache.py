@@ -12,7 +12,6 @@ memory is short.
 from __future__ import annotations
 
 import dataclasses
-from bisect import insort
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +19,14 @@ import numpy as np
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
 from milepost.cache.invariants import check_tree
+from milepost.cache.inventory import Inventory
 from milepost.cache.match import Match, StoredState, describe_match
 from milepost.cache.moment import Moment
-from milepost.cache.segment import NO_BLOB, Data, Segment, SegmentPart
+from milepost.cache.segment import Data, Segment
 from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
 from milepost.cache.survey import HeldCheckpoint, HeldSegment, on_disk, survey, survey_path
 from milepost.cache.traits import CacheLimits, CacheTraits
-from milepost.cache.tree import Node, Path, Tokens, Tree, find_checkpoint
+from milepost.cache.tree import Node, Path, Tokens, find_checkpoint
 
 # When the budget is full, this part of it is freed at once: weighing all that is stored takes
 # milliseconds, and should not be done for every segment. Arbitrary.
@@ -51,19 +51,15 @@ class PrefixCache:
     def __init__(self, traits: CacheTraits, limits: CacheLimits) -> None:
         self.traits = traits
         self.limits = limits
-        self._tree = Tree()
+        self.inventory = Inventory(traits)  # for the disk tier
+        self._tree = self.inventory.tree
         self._counters = Counters()
         self._num_requests = 0  # the clock of the policies
-        self._num_segments = 0
-        self._num_checkpoints = 0
-        self._segment_bytes = 0  # in memory, like the next
-        self._checkpoint_bytes = 0
-        self._dropped_blobs: list[int] = []
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all segments and checkpoints in memory."""
-        return self._segment_bytes + self._checkpoint_bytes
+        return self.inventory.num_bytes
 
     @property
     def counters(self) -> Counters:
@@ -126,7 +122,7 @@ class PrefixCache:
         if num_bytes > self.limits.budget_bytes:
             return False
         path = self._insert(tokens, now_s)
-        if not self._hang_segment(path, Segment(start, len(tokens), data, num_bytes)):
+        if not self.inventory.hang_segment(path, Segment(start, len(tokens), data, num_bytes)):
             return False
         self.evict(now_s)
         return True
@@ -143,7 +139,9 @@ class PrefixCache:
         num_bytes = memoryview(data).nbytes
         if self.limits.max_checkpoints == 0 or num_bytes > self.limits.budget_bytes:
             return False
-        self._hang_checkpoint(path, Checkpoint(pos, kind, data, num_bytes, self._moment(now_s)))
+        self.inventory.hang_checkpoint(
+            path, Checkpoint(pos, kind, data, num_bytes, self._moment(now_s))
+        )
         self._thin(path, now_s)
         self.evict(now_s)
         return True
@@ -175,53 +173,18 @@ class PrefixCache:
         """Add a history that the disk knows; its path is good until the next one is added."""
         return self._tree.insert(_as_key(tokens), last_used)
 
-    def hang(self, path: Path, held: Segment | Checkpoint) -> bool:
-        """Hang something that is on disk on a path; False if it does not fit there."""
-        if isinstance(held, Segment):
-            return self.traits.has_segments and self._hang_segment(path, held)
-        node = path.node_at(held.pos)
-        if not self.traits.has_states or find_checkpoint(node, held.pos) is not None:
-            return False
-        self._hang_checkpoint(path, held)
-        return True
-
     def find(self, tokens: Tokens) -> Path:
         """Return what is known of a history, without using it."""
         return self._tree.find(_as_key(tokens))
-
-    def take_in(self, held: Segment | Checkpoint, data: Data) -> None:
-        """Hold in memory what was read from disk; `evict` when all that is needed is there."""
-        if held.is_held and held.data is None:
-            held.data = data
-            self._count_bytes(held, held.num_bytes)
-
-    def lose(self, held: Segment | Checkpoint) -> None:
-        """Remove something of which the disk has lost the bytes, and all that needs it."""
-        for node in list(self._tree.walk()):
-            if held.is_held and node.parent is not None:
-                self._lose_in(node, held)
-
-    def take_dropped_blobs(self) -> list[int]:
-        """Return what is no longer of use on disk since the last call."""
-        dropped, self._dropped_blobs = self._dropped_blobs, []
-        return dropped
 
     def evict_from_disk(self, num_bytes: int, now_s: float) -> int:
         """Choose what goes from the disk, and return the bytes; what is in memory as well stays."""
         holdings = survey(self._tree, self.traits, self._moment(now_s), on_disk)
         plan = plan_eviction(holdings, num_bytes)
         for held_checkpoint in plan.checkpoints:
-            checkpoint = held_checkpoint.checkpoint
-            if checkpoint.data is None and checkpoint.is_held:
-                self._evict_checkpoint(held_checkpoint)
-            else:
-                self._drop_blob(checkpoint)
+            self.inventory.evict_checkpoint_from_disk(held_checkpoint)
         for held_segment in plan.segments:
-            segment = held_segment.segment
-            if segment.data is None and segment.is_held:  # what follows may not be on disk yet
-                self._cut_parts(held_segment.nodes[0], segment.start)
-            else:
-                self._drop_blob(segment)
+            self.inventory.evict_segment_from_disk(held_segment)
         return plan.num_bytes
 
     # --- removing ------------------------------------------------------------------------
@@ -253,14 +216,14 @@ class PrefixCache:
         if excess <= 0:
             return Evicted()
         slack = int(self.limits.budget_bytes * SLACK)
-        excess -= self._demote(excess + slack)
+        excess -= self.inventory.demote(excess + slack)
         if excess <= 0:
             return Evicted()
         plan = self.plan_eviction(excess + slack, now_s)
         for held_checkpoint in plan.checkpoints:
-            self._evict_checkpoint(held_checkpoint)
+            self.inventory.evict_checkpoint(held_checkpoint)
         for held_segment in plan.segments:
-            self._evict_segment(held_segment)
+            self.inventory.evict_segment(held_segment)
         self._counters.num_evicted_checkpoints += len(plan.checkpoints)
         self._counters.num_evicted_segments += len(plan.segments)
         return Evicted(len(plan.segments), len(plan.checkpoints), plan.num_bytes)
@@ -278,11 +241,11 @@ class PrefixCache:
         return CacheStatistics(
             num_nodes=self._tree.num_nodes,
             num_tokens=self._tree.num_tokens,
-            num_segments=self._num_segments,
-            num_checkpoints=self._num_checkpoints,
+            num_segments=self.inventory.num_segments,
+            num_checkpoints=self.inventory.num_checkpoints,
             token_bytes=self._tree.num_tokens * np.dtype(np.int32).itemsize,
-            segment_bytes=self._segment_bytes,
-            checkpoint_bytes=self._checkpoint_bytes,
+            segment_bytes=self.inventory.segment_bytes,
+            checkpoint_bytes=self.inventory.checkpoint_bytes,
             budget_bytes=self.limits.budget_bytes,
             counters=dataclasses.replace(self._counters),
         )
@@ -295,10 +258,10 @@ class PrefixCache:
         """Raise AssertionError if the tree or the counts contradict themselves; slow."""
         found = check_tree(self._tree, self.traits)
         assert found == (
-            self._num_segments,
-            self._segment_bytes,
-            self._num_checkpoints,
-            self._checkpoint_bytes,
+            self.inventory.num_segments,
+            self.inventory.segment_bytes,
+            self.inventory.num_checkpoints,
+            self.inventory.checkpoint_bytes,
         ), f"counted {found}"
         assert self.num_bytes <= self.limits.budget_bytes
 
@@ -319,7 +282,7 @@ class PrefixCache:
             index = choose_thinned(records)
             if index < 0:
                 return
-            self._evict_checkpoint(records[index].key)
+            self.inventory.evict_checkpoint(records[index].key)
             self._counters.num_thinned_checkpoints += 1
 
     def _forget_oldest(self) -> None:
@@ -332,116 +295,15 @@ class PrefixCache:
         for node in tree.oldest_leaves():
             if tree.num_tokens <= max_tokens and tree.num_nodes <= max_nodes:
                 break
-            self._remove_node(node)
+            self.inventory.remove_node(node)
             self._counters.num_forgotten_nodes += 1
 
     def _drop_nodes(self, nodes: list[Node]) -> None:
         """Remove a subtree, given in the order of a walk."""
         for node in reversed(nodes):
             if node.parent is not None:  # else it was joined to its last child, and went with it
-                self._remove_node(node)
+                self.inventory.remove_node(node)
                 self._counters.num_dropped_nodes += 1
-
-    def _hang_segment(self, path: Path, segment: Segment) -> bool:
-        """Store a segment; False if cells before it are missing, or none of it is new."""
-        saved = path.saved_until
-        if not segment.start <= saved < segment.end:
-            return False
-        for node in path.nodes:
-            part_start, part_end = max(node.start, saved), min(node.end, segment.end)
-            if part_start < part_end:
-                node.parts.append(SegmentPart(segment, part_start, part_end))
-                if not self.traits.has_states:
-                    node.evicted = {pos for pos in node.evicted if pos > part_end}
-        self._num_segments += 1
-        self._segment_bytes += segment.ram_bytes
-        return True
-
-    def _hang_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint, in place of one at the same position."""
-        node = path.node_at(checkpoint.pos)
-        old = find_checkpoint(node, checkpoint.pos)
-        if old is not None:
-            checkpoint.num_hits = old.num_hits
-            self._remove_checkpoint(node, old)
-        insort(node.checkpoints, checkpoint, key=lambda held: held.pos)
-        node.evicted.discard(checkpoint.pos)
-        self._num_checkpoints += 1
-        self._checkpoint_bytes += checkpoint.ram_bytes
-
-    def _demote(self, num_bytes: int) -> int:
-        """Let go from memory what the disk has too, the least recently used first."""
-        freed = 0
-        for node in sorted(self._tree.walk(), key=lambda node: node.last_used):
-            for held in node.held:
-                if freed >= num_bytes:
-                    return freed
-                if held.data is not None and held.blob_id != NO_BLOB:
-                    held.data = None
-                    self._count_bytes(held, -held.num_bytes)
-                    freed += held.num_bytes
-        return freed
-
-    def _lose_in(self, node: Node, held: Segment | Checkpoint) -> None:
-        if isinstance(held, Checkpoint):
-            if held in node.checkpoints:
-                self._remove_checkpoint(node, held)
-        elif held in node.own_segments:
-            self._cut_parts(node, held.start)
-
-    def _cut_parts(self, top: Node, pos: int) -> None:
-        """Remove the segments of a subtree that begin at a position or later, and their states."""
-        nodes = list(self._tree.walk(top))
-        lost = {part.segment for node in nodes for part in node.parts if part.segment.start >= pos}
-        for segment in lost:
-            self._count_out(segment)
-        for node in nodes:
-            node.parts = [part for part in node.parts if part.segment not in lost]
-            for checkpoint in [held for held in node.checkpoints if held.pos > pos]:
-                self._remove_checkpoint(node, checkpoint)
-
-    def _count_bytes(self, held: Segment | Checkpoint, num_bytes: int) -> None:
-        if isinstance(held, Segment):
-            self._segment_bytes += num_bytes
-        else:
-            self._checkpoint_bytes += num_bytes
-
-    def _drop_blob(self, held: Segment | Checkpoint) -> None:
-        if held.blob_id != NO_BLOB:
-            self._dropped_blobs.append(held.blob_id)
-            held.blob_id = NO_BLOB
-
-    def _evict_checkpoint(self, held: HeldCheckpoint) -> None:
-        self._remove_checkpoint(held.node, held.checkpoint)
-        held.node.evicted.add(held.checkpoint.pos)
-
-    def _evict_segment(self, held: HeldSegment) -> None:
-        if not self.traits.has_states:  # else the checkpoints that needed it were marked
-            held.nodes[-1].evicted.add(held.nodes[-1].saved_until)
-        for node in held.nodes:
-            part = node.parts.pop()
-            assert part.segment is held.segment, "only the last segment of a path is evicted"
-        self._count_out(held.segment)
-
-    def _remove_checkpoint(self, node: Node, checkpoint: Checkpoint) -> None:
-        node.checkpoints.remove(checkpoint)
-        checkpoint.is_held = False
-        self._num_checkpoints -= 1
-        self._checkpoint_bytes -= checkpoint.ram_bytes
-        self._drop_blob(checkpoint)
-
-    def _count_out(self, segment: Segment) -> None:
-        segment.is_held = False
-        self._num_segments -= 1
-        self._segment_bytes -= segment.ram_bytes
-        self._drop_blob(segment)
-
-    def _remove_node(self, node: Node) -> None:
-        for checkpoint in list(node.checkpoints):
-            self._remove_checkpoint(node, checkpoint)
-        for segment in node.own_segments:
-            self._count_out(segment)
-        self._tree.remove_leaf(node)
 
 
 def _as_key(tokens: Tokens) -> Tokens:
