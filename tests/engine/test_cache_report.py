@@ -25,14 +25,14 @@ def shared_engine(
     tiny_models: dict[models.Kind, Path], kind: models.Kind
 ) -> Iterator[RunningEngine]:
     """An engine with one slot: every other conversation takes its place."""
-    with running_engine(tiny_models[kind], parallel=1) as engine:
+    with running_engine(tiny_models[kind], parallel=1, parked_slots=0) as engine:
         yield engine
 
 
 @pytest.fixture
 def memoryless(tiny_models: dict[models.Kind, Path], kind: models.Kind) -> Iterator[RunningEngine]:
     """An engine that has nothing but its context."""
-    with running_engine(tiny_models[kind], parallel=1, cache_ram=0) as engine:
+    with running_engine(tiny_models[kind], parallel=1, parked_slots=0, cache_ram=0) as engine:
         yield engine
 
 
@@ -134,7 +134,7 @@ def test_an_edit_in_the_context(memoryless: RunningEngine, kind: models.Kind) ->
 
 
 def test_a_state_from_memory_for_the_cells_of_a_slot(tiny_models: dict[models.Kind, Path]) -> None:
-    with running_engine(tiny_models["hybrid"], parallel=1) as engine:
+    with running_engine(tiny_models["hybrid"], parallel=1, parked_slots=0) as engine:
         system = prompt_tokens(5000, seed=1)  # its cells take longer to copy than to fork
         boundaries = (Boundary(5000, "system_end", 0, "system"),)
         report_of(engine, system + prompt_tokens(100, seed=2), *boundaries)
@@ -199,7 +199,7 @@ def test_a_request_without_reuse(engine: RunningEngine) -> None:
 
 
 def test_what_had_to_make_room(tiny_models: dict[models.Kind, Path], kind: models.Kind) -> None:
-    with running_engine(tiny_models[kind], parallel=1, cache_ram=1) as engine:
+    with running_engine(tiny_models[kind], parallel=1, parked_slots=0, cache_ram=1) as engine:
         prompt = prompt_tokens(900, seed=1)
         report_of(engine, prompt)
         for seed in range(2, 40):
@@ -294,7 +294,7 @@ def test_a_dropped_conversation_is_forgotten_and_its_neighbour_is_not(
 def test_a_pinned_conversation_outlives_the_others(
     tiny_models: dict[models.Kind, Path], kind: models.Kind
 ) -> None:
-    with running_engine(tiny_models[kind], parallel=1, cache_ram=1) as engine:
+    with running_engine(tiny_models[kind], parallel=1, parked_slots=0, cache_ram=1) as engine:
         prompt = prompt_tokens(900, seed=1)
         request_id = send(engine, prompt)
         assert engine.run(engine.client.change_cache("pin", request_id)).found
