@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import re
 from pathlib import Path
 from typing import Any
@@ -196,10 +197,21 @@ def test_a_client_that_left_is_explained_as_well(slow_server: RunningServer) -> 
         pass  # it is gone before the prefill has ended
     wait_until_idle(slow_server)
 
-    listed = slow_server.http.get("/requests").json()["requests"][0]
+    listed = wait_for_report(slow_server)
 
     assert (listed["is_running"], listed["reason"]) == (False, "first_request")
     assert why(slow_server, listed)["facts"]["prefilled_tokens"] < 40 * 61
+
+
+def wait_for_report(server: RunningServer) -> dict[str, Any]:
+    """Return the last request when its report is there: a moment after its slot is idle."""
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        listed: dict[str, Any] = server.http.get("/requests").json()["requests"][0]
+        if listed["reason"] is not None:
+            break
+        time.sleep(0.02)
+    return listed
 
 
 def test_keys_guard_all_of_it(guarded_server: RunningServer) -> None:
