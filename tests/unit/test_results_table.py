@@ -1,6 +1,6 @@
 """The table in the documents says what the results say."""
 
-from benchmarks.results_table import make_table
+from benchmarks.results_table import make_pairs, make_table
 
 from milepost.bench.comparison import Comparison
 from milepost.bench.measures import RequestMeasure, TraceMeasure
@@ -21,6 +21,29 @@ def make_measure(server: str, num_prefilled: int | None) -> TraceMeasure:
         prefill_ms=3000.0,
     )
     return TraceMeasure(trace="day", variant="day", server=server, took_s=4.0, requests=(request,))
+
+
+def make_comparison(*measures: TraceMeasure) -> Comparison:
+    return Comparison(
+        taken="",
+        commit="0123456789ab",
+        machine={},
+        versions={},
+        model={"name": "benchmark-hybrid.gguf"},
+        settings={"cache_ram_mib": 63},
+        notes=(),
+        measures=measures,
+    )
+
+
+def test_both_servers_stand_in_one_row() -> None:
+    pair = make_comparison(make_measure("llama-server", 2000), make_measure("milepost", 1250))
+    alone = make_comparison(make_measure("milepost", 1250))
+    *_, line = make_pairs([pair, alone]).split("\n")
+    assert line == (
+        "| benchmark-hybrid | 63 MiB | day | 1 | 1.250 | 2.000 | 20.0% | 50.0% | 0.2 s | 1.00 × "
+        "| 0123456789ab |"
+    )
 
 
 def test_rows_have_ratios_budgets_and_what_is_missing() -> None:
