@@ -136,6 +136,9 @@ class PromptTokenizer:
             i = bisect_right(starts, offsets[first]) - 1
             if i == len(starts) - 1:
                 return positions + [edges[-1]] * (len(offsets) - first)
+            if offsets[first] == starts[i]:  # most messages begin with a control token
+                positions.append(edges[i])
+                continue
             inside = offsets[first : bisect_left(offsets, starts[i + 1], first)]
             text = whole.prompt[starts[i] : starts[i + 1]]
             tokens = whole.tokens[edges[i] : edges[i + 1]]

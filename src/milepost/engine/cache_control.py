@@ -114,6 +114,7 @@ class CacheControl:
     def _drop(self, request_id: int) -> int:
         tokens = self._requests.pop(request_id)
         self._num_tokens -= len(tokens)
+        self._prompt_logits.clear()  # it may be among them
         freed_bytes = self._cache.drop(tokens)
         num_left = self._cache.known_until(tokens)  # other conversations share it
         for slot in self._slots.resting:
