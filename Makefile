@@ -35,7 +35,7 @@ serve: $(READY)
 	@$(BIN)/milepost serve --model "$(or $(MODEL),$$($(BIN)/python -m milepost.cli.demo_model))" --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check .

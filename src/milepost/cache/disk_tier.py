@@ -144,6 +144,12 @@ class DiskTier:
         if dropped := self._cache.inventory.take_dropped_blobs():
             self._store.remove(dropped)
 
+    def flush(self, now_s: float, timeout_s: float) -> bool:
+        """Wait until all that was asked for is written; return whether it was done in time."""
+        is_done = self._store.flush(timeout_s)
+        self.settle(now_s)
+        return is_done
+
     def close(self, timeout_s: float) -> bool:
         """Write what waits, and stop; return whether it was done in time."""
         if dropped := self._cache.inventory.take_dropped_blobs():

@@ -46,7 +46,7 @@ def _row(entry: Entry) -> str:
     variables = [flag.env] if flag.env else []
     if flag.env and flag.negated:
         variables.append(negated_variable(flag.env))
-    environment = ", ".join(f"`{name}`" for name in variables)
+    environment = ", ".join(f"`{name}`" for name in dict.fromkeys(variables))
     cells = (names, value, describe_default(entry), environment, flag.help)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -88,15 +88,22 @@ class Persister:
         return max(0.0, self._unsaved[0].ended_s + QUIET_S - self._clock())
 
     def close(self) -> None:
-        """Write all that is left, and wait for it."""
+        """Write all that is left, the latest first, and wait for it."""
         if self._tier is None:
             return
-        for unsaved in self._unsaved:
-            if not self._tier.save(unsaved.tokens):
-                logger.warning("not all conversations could be written to disk")
-                break
-        if not self._tier.close(CLOSE_S):
+        deadline_s = self._clock() + CLOSE_S
+        is_done = all(self._save_by(deadline_s, each.tokens) for each in reversed(self._unsaved))
+        if not self._tier.close(max(0.0, deadline_s - self._clock())) or not is_done:
             logger.warning("the disk is slow: some conversations were not written")
+
+    def _save_by(self, deadline_s: float, tokens: np.ndarray) -> bool:
+        """Write a conversation, waiting for room in the queue; return whether it was in time."""
+        assert self._tier is not None
+        while not self._tier.save(tokens):
+            now_s = self._clock()
+            if not self._tier.flush(now_s, max(0.0, deadline_s - now_s)):
+                return False
+        return True
 
     def _is_due(self, unsaved: Unsaved, now_s: float, *, is_idle: bool) -> bool:
         if self._sync == "exit":
