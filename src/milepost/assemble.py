@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import gc
 import logging
+import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -127,12 +129,26 @@ def embedded_templates(model: Model) -> Mapping[str, str]:
     return found
 
 
+class HttpServer(uvicorn.Server):
+    """Ends on a signal, and keeps it to itself.
+
+    uvicorn would send it to the process again, which then died at once: before the engine has
+    written its conversations to disk, so that the next server would begin without them.
+    """
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ask for an orderly end; a second Ctrl-C does not wait for answers under way."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+
 def make_http_server(services: Services) -> uvicorn.Server:
     """Return the HTTP server, not yet started."""
     app: Any = create_app(services)
     if services.settings.server.record:
         app = Recorder(app, Path(services.settings.server.record).expanduser())
-    return uvicorn.Server(
+    return HttpServer(
         uvicorn.Config(
             app,
             log_config=None,
