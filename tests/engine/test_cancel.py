@@ -13,7 +13,7 @@ from tests.engine.running import RunningEngine, check_same, collect, prompt_toke
 from milepost.protocol.messages import Delta, Finished, PromptProgress
 from milepost.workers.client import EngineClient
 
-NUM_PROMPT = 2500  # a second or so on one thread of a tiny model
+NUM_PROMPT = 4600  # two batches and a rest: some seconds on one thread of a tiny model
 
 
 async def leave_in_prefill(client: EngineClient, tokens: list[int]) -> float:

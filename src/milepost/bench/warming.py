@@ -93,6 +93,13 @@ def run_warm(path: Path, server: ServerClient, show: Callable[[Warmed], None]) -
     asyncio.run(run())
 
 
+def describe_warmed(warmed: Warmed) -> str:
+    """Return a line for a beginning that is ready."""
+    tokens = "" if warmed.num_prompt_tokens is None else f" {warmed.num_prompt_tokens:,} tokens,"
+    cached = "" if warmed.num_cached is None else f" {warmed.num_cached:,} of them known before,"
+    return f"{warmed.number}/{warmed.count}:{tokens}{cached} ready after {warmed.took_s:.1f} s"
+
+
 def _read_requests(path: Path) -> Iterator[Beginning]:
     for request in read_trace(path).requests():
         if not request.needs:

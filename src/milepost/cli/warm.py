@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from milepost.bench.warming import Warmed
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -26,14 +23,7 @@ def warm_command(**given: Any) -> None:
     text: the system prompt.
     """
     from milepost.bench.server_client import ServerClient
-    from milepost.bench.warming import run_warm
+    from milepost.bench.warming import describe_warmed, run_warm
 
     server = ServerClient(given["url"], api_key=given["api_key"], model=given["model"])
-    run_warm(given["file"], server, _show)
-
-
-def _show(warmed: Warmed) -> None:
-    """Print one line for a beginning that is ready."""
-    tokens = "" if warmed.num_prompt_tokens is None else f" {warmed.num_prompt_tokens:,} tokens,"
-    cached = "" if warmed.num_cached is None else f" {warmed.num_cached:,} of them known before,"
-    click.echo(f"{warmed.number}/{warmed.count}:{tokens}{cached} ready after {warmed.took_s:.1f} s")
+    run_warm(given["file"], server, lambda warmed: click.echo(describe_warmed(warmed)))

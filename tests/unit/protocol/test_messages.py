@@ -17,6 +17,7 @@ from milepost.protocol.messages import (
     CacheSummary,
     Cancel,
     ChangeCache,
+    ChangeSlot,
     Counters,
     Delta,
     Divergence,
@@ -35,6 +36,7 @@ from milepost.protocol.messages import (
     PromptProgress,
     Ready,
     Shutdown,
+    SlotChanged,
     SlotStatus,
     Status,
     Timings,
@@ -72,6 +74,7 @@ TO_ENGINE: tuple[ToEngine, ...] = (
     GetStatus(status_id=4),
     GetCache(query_id=5, max_nodes=3),
     ChangeCache(query_id=6, action="pin", request_id=7),
+    ChangeSlot(query_id=7, slot_id=1, action="save", path="/slots/one.bin"),
     Shutdown(),
 )
 FROM_ENGINE: tuple[FromEngine, ...] = (
@@ -174,6 +177,7 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         counters=Counters(num_ram_restores=1),
     ),
     CacheChanged(query_id=1, found=False, freed_bytes=2**40),
+    SlotChanged(query_id=7, num_tokens=30_000, num_bytes=2**33, elapsed_ms=12.5),
 )
 
 
