@@ -11,7 +11,7 @@ import pytest
 from tests.disk_cache import TIMEOUT_S, branch, history, open_store, payload
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
-from milepost.cache.disk_tier import DiskTier
+from milepost.cache.disk_tier import DiskTier, choose_saved
 from milepost.cache.match import StoredState
 from milepost.cache.traits import CacheKind
 from milepost.errors import StoredStateLost
@@ -282,3 +282,24 @@ def damage(run: Run, blob_id: int) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
+
+
+def test_states_in_the_middle_are_kept_as_far_apart_as_they_are_large(tmp_path: Path) -> None:
+    run, tokens = Run(tmp_path), history(1000)
+    for end in range(100, 1001, 20):
+        run.compute(tokens[:end], "chunk")
+    chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
+    run.close()
+    # 500 bytes a state, 8 a token: 31 tokens of which are half a state.
+    assert chosen[:4] == [100, 140, 180, 220]
+    assert chosen[-2:] == [980, 1000]
+    assert len(chosen) < 30
+
+
+def test_without_cells_states_are_kept_some_thousand_tokens_apart(tmp_path: Path) -> None:
+    run, tokens = Run(tmp_path, "recurrent"), history(9000)
+    for end in range(500, 9001, 500):
+        run.compute(tokens[:end], "chunk")
+    chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
+    run.close()
+    assert chosen == [2500, 5000, 7500, 8500, 9000]

@@ -8,7 +8,6 @@ only `fetch` and `close` wait for the disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -30,6 +29,10 @@ logger = logging.getLogger(__name__)
 # Where a later run will want to go on from a history, besides its last states.
 KEPT_KINDS = ("system_end", "date", "divergence", "last_user", "breakpoint")
 NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
+# Others may take so many times the bytes of the cells between them. Arbitrary: with a hybrid of 27B
+# they are 1,200 tokens apart.
+MAX_STATE_SHARE = 2.0
+BARE_GAP_TOKENS = 2048.0  # where there are no cells to compare with; arbitrary
 KINDS: dict[str, CheckpointKind] = {kind: kind for kind in get_args(CheckpointKind)}
 LONG_AGO = Moment(-(1 << 31), 0.0)
 # When the budget is full, this part of it is freed at once. Arbitrary.
@@ -253,11 +256,33 @@ def choose_tips(runs: StoredRuns, blobs: dict[int, list[StoredBlob]]) -> list[in
     return tips[::-1]
 
 
-def choose_saved(path: Path) -> Iterable[Checkpoint]:
-    """Choose the states of a history that are worth a place on disk. Pure."""
+def choose_saved(path: Path) -> list[Checkpoint]:
+    """Choose the states of a history that are worth a place on disk. Pure.
+
+    Those where later runs will most likely go on, and others for histories that are taken up
+    again somewhere in the middle: so far apart that states take no more than a few times the bytes
+    of the cells between them.
+    """
     checkpoints = path.checkpoints
     last = checkpoints[-NUM_LAST_CHECKPOINTS:]
-    return [held for held in checkpoints if held.kind in KEPT_KINDS or held in last]
+    gap = choose_gap(path)
+    chosen: list[Checkpoint] = []
+    for held in checkpoints:
+        is_far = held.pos - (chosen[-1].pos if chosen else 0) >= gap
+        if is_far or held.kind in KEPT_KINDS or held in last:
+            chosen.append(held)
+    return chosen
+
+
+def choose_gap(path: Path) -> float:
+    """Return how many tokens states without a better reason are apart from each other. Pure."""
+    segments = [segment for node in path.nodes for segment in node.own_segments]
+    num_tokens = sum(segment.end - segment.start for segment in segments)
+    num_bytes = sum(segment.num_bytes for segment in segments)
+    state_bytes = max((held.num_bytes for held in path.checkpoints), default=0)
+    if not num_bytes:
+        return BARE_GAP_TOKENS
+    return state_bytes * num_tokens / num_bytes / MAX_STATE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
