@@ -13,8 +13,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.processes import RunningServer
-
 from benchmarks.models import write_benchmark_model
 from benchmarks.report import (
     Row,
@@ -25,7 +23,7 @@ from benchmarks.report import (
     make_kinds_parser,
     read_page_cache,
 )
-from benchmarks.servers import ServedCase, describe_case, milepost_process
+from benchmarks.servers import ServedCase, ask, describe_case, milepost_process
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 
 CTX_SIZE = 40960
@@ -37,7 +35,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     # Without the second flag the prefill would be cut for states that are then not kept.
     "nothing kept": ("--cache-ram", "0", "--ctx-checkpoints", "0"),
 }
-TIMEOUT_S = 600.0
 
 
 def main() -> None:
@@ -87,16 +84,9 @@ def measure_prefill(
 ) -> tuple[float, int]:
     """Return the seconds of a cold prefill in a fresh server, and how many tokens it had."""
     with milepost_process(case, *flags) as server:
-        _ask(server, make_body([{"role": "user", "content": "Good morning."}], 4))
-        timings = _ask(server, body)
+        ask(server, make_body([{"role": "user", "content": "Good morning."}], 4))
+        timings = ask(server, body)
     return timings["prompt_ms"] / 1000, int(timings["prompt_n"])
-
-
-def _ask(server: RunningServer, body: dict[str, Any]) -> dict[str, float]:
-    response = server.http.post("/v1/chat/completions", json=body, timeout=TIMEOUT_S)
-    response.raise_for_status()
-    timings: dict[str, float] = response.json()["timings"]
-    return timings
 
 
 if __name__ == "__main__":

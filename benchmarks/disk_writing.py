@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
-
-from tests.processes import RunningServer
 
 from benchmarks.models import write_benchmark_model
 from benchmarks.report import (
@@ -25,14 +22,13 @@ from benchmarks.report import (
     make_kinds_parser,
     read_page_cache,
 )
-from benchmarks.servers import ServedCase, describe_case, milepost_process
+from benchmarks.servers import ServedCase, ask, describe_case, milepost_process
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 
 CTX_SIZE = 40960
 PARALLEL = 4
 MAX_COST_PERCENT = 2.0
 NUM_DECODED = 512
-TIMEOUT_S = 600.0
 VARIANTS: dict[str, tuple[str, ...]] = {
     "no disk": ("--no-cache-disk",),
     "idle": ("--cache-on-disk", "--cache-disk-sync", "idle"),
@@ -78,18 +74,11 @@ def measure_rate(case: ServedCase, flags: tuple[str, ...], num_tokens: int) -> f
         tempfile.TemporaryDirectory() as folder,
         milepost_process(case, *flags, "--cache-dir", folder) as server,
     ):
-        _ask(server, make_body([{"role": "user", "content": "Good morning."}], 4))
-        _ask(server, make_body(make_conversation("harbour", 60, num_tokens), 1))
+        ask(server, make_body([{"role": "user", "content": "Good morning."}], 4))
+        ask(server, make_body(make_conversation("harbour", 60, num_tokens), 1))
         short = [{"role": "user", "content": "Count the boats in the harbour."}]
-        timings = _ask(server, make_body(short, NUM_DECODED))
+        timings = ask(server, make_body(short, NUM_DECODED))
     return timings["predicted_per_second"]
-
-
-def _ask(server: RunningServer, body: dict[str, Any]) -> dict[str, float]:
-    response = server.http.post("/v1/chat/completions", json=body, timeout=TIMEOUT_S)
-    response.raise_for_status()
-    timings: dict[str, float] = response.json()["timings"]
-    return timings
 
 
 if __name__ == "__main__":

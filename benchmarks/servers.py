@@ -14,6 +14,8 @@ from tests.processes import RunningServer, running_server
 
 from milepost.bench.servers import ServedModel, make_upstream
 
+TIMEOUT_S = 600.0  # of an answer; arbitrary
+
 
 @dataclass(frozen=True, slots=True)
 class ServedCase:
@@ -61,6 +63,14 @@ def milepost_process(case: ServedCase, *flags: str) -> Iterator[RunningServer]:
         running_server(case.model, all_flags, Path(folder) / "server.log") as server,
     ):
         yield server
+
+
+def ask(server: RunningServer, body: dict[str, Any]) -> dict[str, float]:
+    """Send a chat request and return the timings that the engine reports."""
+    response = server.http.post("/v1/chat/completions", json=body, timeout=TIMEOUT_S)
+    response.raise_for_status()
+    timings: dict[str, float] = response.json()["timings"]
+    return timings
 
 
 @contextlib.contextmanager

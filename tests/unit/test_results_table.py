@@ -23,7 +23,7 @@ def make_measure(server: str, num_prefilled: int | None) -> TraceMeasure:
     return TraceMeasure(trace="day", variant="day", server=server, took_s=4.0, requests=(request,))
 
 
-def make_comparison(*measures: TraceMeasure) -> Comparison:
+def make_comparison(*measures: TraceMeasure, notes: tuple[str, ...] = ()) -> Comparison:
     return Comparison(
         taken="",
         commit="0123456789ab",
@@ -31,7 +31,7 @@ def make_comparison(*measures: TraceMeasure) -> Comparison:
         versions={},
         model={"name": "benchmark-hybrid.gguf"},
         settings={"cache_ram_mib": 63},
-        notes=(),
+        notes=notes,
         measures=measures,
     )
 
@@ -47,15 +47,10 @@ def test_both_servers_stand_in_one_row() -> None:
 
 
 def test_rows_have_ratios_budgets_and_what_is_missing() -> None:
-    comparison = Comparison(
-        taken="",
-        commit="0123456789ab",
-        machine={},
-        versions={},
-        model={"name": "benchmark-hybrid.gguf"},
-        settings={"cache_ram_mib": 63},
+    comparison = make_comparison(
+        make_measure("milepost", 1250),
+        make_measure("llama-server", None),
         notes=("milepost has no --cache-ram yet: 63 was not given to it",),
-        measures=(make_measure("milepost", 1250), make_measure("llama-server", None)),
     )
     _, line, ours, theirs = make_table([comparison]).split("\n")
     assert line.startswith("| --- | --- | --- | --- | ---: |")
