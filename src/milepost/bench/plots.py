@@ -134,7 +134,7 @@ def _make_figure(num_panels: int, height_inches: float | None = None) -> tuple[F
 
 
 def _finish_axes(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=9)
+    axes.set_title(title, loc="left", fontsize=9, pad=18)  # above the legend
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
