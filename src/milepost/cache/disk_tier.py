@@ -105,6 +105,14 @@ class DiskTier:
         """Begin to read what a state needs, for a request that still waits."""
         self._store.prefetch(held.blob_id for held in state.held if held.data is None)
 
+    def has_unsaved(self, share: float) -> bool:
+        """Return whether what the disk does not have takes such a part of the memory's budget."""
+        limit = share * self._cache.limits.budget_bytes
+        if self._cache.num_bytes < limit:
+            return False
+        held = (one for node in self._cache.inventory.tree.walk() for one in node.held)
+        return sum(one.ram_bytes for one in held if one.blob_id == NO_BLOB) >= limit
+
     def save(self, tokens: Tokens) -> bool:
         """Have what is known of a history written: its cells, and the states worth it.
 

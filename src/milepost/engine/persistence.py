@@ -1,7 +1,8 @@
 """When conversations are written to disk: after a turn, when it is quiet, or at the end.
 
 Writing competes with the compute threads for the cores, so by default it waits until nothing has
-run for a while; a server that is never quiet writes what has waited for long all the same.
+run for a while; a server that is never quiet writes what has waited for long all the same. Where
+memory is nearly full it waits for nothing: what has no copy on disk would be evicted for good.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ QUIET_S = (
 )
 MAX_WAIT_S = 60.0  # of a conversation, while others run; arbitrary
 POLL_S = 0.2  # how often it is asked what was written, while nothing else happens; arbitrary
+TIGHT_SHARE = 0.75  # of --cache-ram in use; arbitrary: a turn seldom adds a quarter of it
 CLOSE_S = 20.0  # for what is left at the end; less than the supervisor waits
 
 Sync = Literal["turn", "idle", "exit"]
@@ -54,6 +56,7 @@ class Persister:
         self._sync = sync
         self._clock = clock
         self._unsaved: list[Unsaved] = []  # the oldest first
+        self._is_tight = False  # memory would evict what the disk does not have
 
     def note(self, tokens: np.ndarray, num_prompt_tokens: int) -> None:
         """Remember a conversation that has ended; an earlier turn of it need not be written."""
@@ -65,6 +68,7 @@ class Persister:
             if common_prefix(earlier.tokens, tokens) < earlier.num_prompt_tokens
         ]
         self._unsaved.append(Unsaved(tokens.copy(), num_prompt_tokens, self._clock()))
+        self._is_tight = self._tier.has_unsaved(TIGHT_SHARE)
 
     def work(self, *, is_idle: bool) -> None:
         """Begin to write what is due, and note what was written; waits for nothing."""
@@ -106,9 +110,9 @@ class Persister:
         return True
 
     def _is_due(self, unsaved: Unsaved, now_s: float, *, is_idle: bool) -> bool:
+        if self._sync == "turn" or self._is_tight:
+            return True
         if self._sync == "exit":
             return False
-        if self._sync == "turn":
-            return True
         waited_s = now_s - unsaved.ended_s
         return waited_s >= (QUIET_S if is_idle else MAX_WAIT_S)

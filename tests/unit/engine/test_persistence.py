@@ -19,10 +19,10 @@ from milepost.errors import ConfigurationError
 class Bench:
     """A persister of the full memory kind, and a clock that is set by hand."""
 
-    def __init__(self, store: DiskStore, sync: Sync) -> None:
+    def __init__(self, store: DiskStore, sync: Sync, ram_bytes: int = 1 << 20) -> None:
         self.now_s = 100.0
         self.store = store
-        self.cache = PrefixCache(CacheTraits.of_kind("full"), CacheLimits(1 << 20))
+        self.cache = PrefixCache(CacheTraits.of_kind("full"), CacheLimits(ram_bytes))
         self.tier = DiskTier(store, self.cache)
         self.persister = Persister(self.tier, sync, lambda: self.now_s)
 
@@ -80,6 +80,16 @@ def test_nothing_is_written_before_the_end_where_that_is_wanted(tmp_path: Path) 
     assert bench.persister.wait_s() is None
     bench.persister.close()
     assert count_blobs(tmp_path) == 1
+
+
+def test_nothing_is_evicted_for_good_where_memory_is_nearly_full(store: DiskStore) -> None:
+    bench = Bench(store, "exit", ram_bytes=4000)
+    for seed in range(60):  # of 100 bytes each, with room for 40
+        bench.answer(history(100, seed), 90)
+        bench.work(is_idle=False)
+    found = [bench.cache.saved_until(history(100, seed)) for seed in range(60)]
+    assert found == [100] * 60
+    assert bench.cache.num_bytes <= 4000
 
 
 def test_an_earlier_turn_need_not_be_written(store: DiskStore) -> None:
