@@ -194,13 +194,20 @@ def test_prometheus_counts_what_was_computed_twice(hybrid: RunningServer) -> Non
 def test_a_client_that_left_is_explained_as_well(slow_server: RunningServer) -> None:
     body = {"prompt": 40 * [7, *range(33, 93)], "max_tokens": 1, "stream": True}
     with slow_server.http.stream("POST", "/v1/completions", json=body):
-        pass  # it is gone before the prefill has ended
+        wait_until_busy(slow_server)  # one that leaves before has nothing to be explained
     wait_until_idle(slow_server)
 
     listed = wait_for_report(slow_server)
 
     assert (listed["is_running"], listed["reason"]) == (False, "first_request")
     assert why(slow_server, listed)["facts"]["prefilled_tokens"] < 40 * 61
+
+
+def wait_until_busy(server: RunningServer) -> None:
+    """Wait until a slot works on a request."""
+    deadline_s = time.monotonic() + 10
+    while not any(slot["is_processing"] for slot in server.http.get("/slots").json()):
+        assert time.monotonic() < deadline_s, "no slot works"
 
 
 def wait_for_report(server: RunningServer) -> dict[str, Any]:
