@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,9 @@ import jinja2
 
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, unmark
 from milepost.chat.conversation import Conversation, Message
+from milepost.chat.probe_texts import Probe
+from milepost.chat.reply_format import ReplyFormat
+from milepost.chat.reply_probe import probe_reply_format
 from milepost.chat.template_environment import RaisedByTemplate, TemplateEnvironment
 from milepost.chat.template_messages import (
     ArgumentForm,
@@ -73,6 +77,11 @@ class ChatTemplate:
         """What the template wants to be different from the usual."""
         return self._traits
 
+    @cached_property
+    def reply_format(self) -> ReplyFormat:
+        """How the model writes its replies; learnt from some thirty small renderings when asked."""
+        return probe_reply_format(Probe(self.source, self._render_or_none))
+
     @property
     def controls(self) -> ControlTexts:
         """How control tokens are spelled in its prompts."""
@@ -101,6 +110,16 @@ class ChatTemplate:
         if marked.documents is not None or "documents" not in variables:
             variables["documents"] = marked.documents
         return unmark(_without_surrogates(self._render_messages(marked, variables)), mark)
+
+    def _render_or_none(
+        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str | None:
+        try:
+            return self.render(
+                conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
+            )
+        except TemplateFailed:
+            return None
 
     def _variables(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         check_kwargs(kwargs)

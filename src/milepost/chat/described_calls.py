@@ -1,0 +1,34 @@
+"""Reads the format of tool calls from the words in which a prompt explains it.
+
+Some templates explain calls to the model and never write one: histories lose them, or hold them as
+contents. Only what is explained by an example in tags can be read.
+"""
+
+from __future__ import annotations
+
+import re
+
+from milepost.chat.probe_texts import Probe, user
+from milepost.chat.reply_format import Affix, JsonBody, ToolCallFormat
+
+# <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>
+EXAMPLE = re.compile(
+    r"(?P<start><(?P<tag>[\w:.|-]+)>)\s*(?P<list>\[?)\s*"
+    r"\{+\s*\"(?P<name>name|tool_name|function)\"\s*:\s*[^\n{}]{1,80}?,\s*"
+    r"\"(?P<arguments>arguments|parameters|args)\"\s*:[^\n]{1,200}?\}+\s*"
+    r"(?(list)(?:[^\n]{0,200}?\])?)\s*"
+    r"(?P<end></(?P=tag)>)"
+)
+
+
+def read_described_calls(probe: Probe) -> ToolCallFormat | None:
+    """Return the format that a prompt with tools explains, None if it explains none."""
+    prompt = probe.prompt(user(), tools=True)
+    match = EXAMPLE.search(prompt or "")
+    if match is None:
+        return None
+    affix = Affix(match["start"], match["end"])
+    body = JsonBody(match["name"], match["arguments"], in_list=bool(match["list"]))
+    if body.in_list:
+        return ToolCallFormat(body, section=affix)
+    return ToolCallFormat(body, call=affix)

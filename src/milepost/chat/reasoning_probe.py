@@ -1,0 +1,142 @@
+"""Learns where a template puts the reasoning of a reply, and what becomes of it later.
+
+Most templates write reasoning in some place of a history: there its markers are what is around it.
+Others only begin it in the generation prompt, or cut it out of contents that hold it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from milepost.chat.probe_texts import (
+    ANSWER,
+    LATER_USER,
+    NAMES,
+    REASONING,
+    USER,
+    Probe,
+    answer,
+    behind,
+    between,
+    call,
+    calling,
+    result,
+    user,
+)
+from milepost.chat.reply_format import Affix, EarlierReasoning, ReasoningFormat
+from milepost.chat.text_pieces import TAG, last_marker, shared_end, shared_start
+
+REASONED = {"reasoning_content": REASONING}
+# What templates compare contents with or split them at, in their source.
+SPLITTING = re.compile(
+    r"""(?:split\(\s*(['"])(?P<a>.{3,40}?)\1)|(?:(['"])(?P<b>.{3,40}?)\3\s+in\s)"""
+)
+
+
+def probe_reasoning(probe: Probe) -> ReasoningFormat | None:
+    """Return where reasoning stands, None if nothing shows that there is any."""
+    markers = _read_history(probe) or _read_generation(probe) or _read_source(probe)
+    if markers is None or not markers.end:
+        return None
+    return ReasoningFormat(markers.start, markers.end, earlier_reasoning(probe))
+
+
+def probe_content(probe: Probe) -> Affix:
+    """Return what stands around the text of a reply besides the frame of the message."""
+    reasoned = probe.history(user(), answer(**REASONED))
+    gap, lead = between(reasoned, REASONING, ANSWER), _lead(probe)
+    if gap is None or lead is None:
+        return Affix()
+    start = shared_end(gap, lead).strip()
+    if not start or start == gap.strip():
+        return Affix()
+    trailer = behind(probe.history(user(), answer()), ANSWER) or ""
+    of_user = behind(probe.history(user()), USER) or ""
+    end = trailer.removesuffix(shared_end(trailer, of_user)).strip()
+    return Affix(start, end)
+
+
+def is_opened(generation: str, reasoning: ReasoningFormat | None) -> bool:
+    """Say whether a generation prompt ends inside of reasoning."""
+    return reasoning is not None and generation.rstrip().endswith(reasoning.start)
+
+
+def earlier_reasoning(probe: Probe) -> EarlierReasoning:
+    """Return what becomes of reasoning that a client sends back."""
+    later = probe.prompt(user(), answer(**REASONED), user(LATER_USER))
+    called = probe.prompt(user(), calling(call(0), **REASONED), result(), tools=True)
+    called_later = probe.prompt(
+        user(), calling(call(0), **REASONED), result(), answer(), user(LATER_USER), tools=True
+    )
+    if later is None and called is None:
+        return "unknown"
+    if REASONING in (later or "") or REASONING in (called_later or ""):
+        return "kept"
+    shown = probe.history(user(), answer(**REASONED))
+    if REASONING in (called or "") or REASONING in (shown or ""):
+        return "dropped_before_last_user"
+    return "dropped"
+
+
+def _read_history(probe: Probe) -> Affix | None:
+    shown = probe.history(user(), answer(**REASONED))
+    before, gap = between(shown, USER, REASONING), between(shown, REASONING, ANSWER)
+    lead = _lead(probe)
+    if before is None or gap is None:
+        called = probe.prompt(user(), calling(call(0), **REASONED), result(), tools=True)
+        before, gap = between(called, USER, REASONING), between(called, REASONING, NAMES[0])
+        bare = probe.prompt(user(), calling(call(0)), result(), tools=True)
+        lead = between(bare, USER, NAMES[0])
+    if before is None or gap is None:
+        return None
+    end = gap.removesuffix(shared_end(gap, lead or "")).strip() or gap.strip()
+    return Affix(_read_start(probe, before), end)
+
+
+def _read_start(probe: Probe, before: str) -> str:
+    """Return the end of what stands before reasoning that no frame of a message explains."""
+    for header in _headers(probe):
+        if before.startswith(header.rstrip()):
+            start = before[len(header.rstrip()) :].strip()
+            if start:
+                return start
+    return last_marker(before)
+
+
+def _headers(probe: Probe) -> Iterator[str]:
+    """Yield what a template writes between a user message and a reply."""
+    yield probe.generation()
+    earlier = between(probe.history(user(), answer(), user(LATER_USER)), USER, ANSWER)
+    if earlier:
+        yield earlier
+
+
+def _lead(probe: Probe) -> str | None:
+    return between(probe.history(user(), answer()), USER, ANSWER)
+
+
+def _read_generation(probe: Probe) -> Affix | None:
+    """Read the markers from how the generation prompt changes when reasoning is switched off."""
+    on = probe.generation(enable_thinking=True).rstrip()
+    off = probe.generation(enable_thinking=False).rstrip()
+    if on == off:
+        return None
+    tags = [match[0] for match in TAG.finditer(off[len(shared_start(on, off)) :])]
+    if off.startswith(on) and len(tags) == 1:
+        return Affix(last_marker(on), tags[0])
+    if len(tags) == 2:  # empty reasoning
+        return Affix(tags[0], tags[1])
+    return None
+
+
+def _read_source(probe: Probe) -> Affix | None:
+    """Read the end from the source: a text up to which a template cuts contents."""
+    for match in SPLITTING.finditer(probe.source):
+        end = match["a"] or match["b"]
+        cut = probe.prompt(user(), answer(REASONING + end + ANSWER), user(LATER_USER))
+        if cut is not None and ANSWER in cut and REASONING not in cut:
+            opened = last_marker(probe.generation())
+            mirrored = end.replace("/", "", 1)
+            return Affix(opened if opened == mirrored else mirrored, end)
+    return None

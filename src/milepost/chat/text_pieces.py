@@ -1,0 +1,64 @@
+"""Compares texts of templates piece by piece, so that no comparison ends inside of a marker.
+
+A piece is a tag (`<tool_call>`, `<｜tool▁sep｜>`, `[ARGS]`), a word, white space, or another single
+character.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from unicodedata import category
+
+PIECE = re.compile(
+    r"<[^<>\s]+>"
+    r"|\[/?\w+\]"
+    r"|⟦[^⟦⟧]*⟧|【[^【】]*】|«[^«»]*»"
+    r"|\w+|\s+|.",
+    re.DOTALL,
+)
+TAG = re.compile(r"<[^<>\s]+>|\[/?\w+\]|⟦[^⟦⟧]*⟧|【[^【】]*】|«[^«»]*»")
+
+
+def split_pieces(text: str) -> list[str]:
+    """Return the pieces of a text, which together are the text."""
+    return PIECE.findall(text)
+
+
+def shared_start(one: str, other: str) -> str:
+    """Return the longest start of both texts that is whole pieces of both."""
+    pairs = zip(split_pieces(one), split_pieces(other), strict=False)
+    return "".join(piece for piece, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def shared_end(one: str, other: str) -> str:
+    """Return the longest end of both texts that is whole pieces of both.
+
+    Brackets that close what is before it are left out.
+    """
+    pairs = zip(reversed(split_pieces(one)), reversed(split_pieces(other)), strict=False)
+    shared = [piece for piece, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    while shared and (shared[-1] == ">" or category(shared[-1][0]) in ("Pe", "Pf")):
+        shared.pop()
+    return "".join(reversed(shared))
+
+
+def last_marker(text: str) -> str:
+    """Return the last tag of a text with all behind it, or its last piece; without white space."""
+    text = text.strip()
+    tags = list(TAG.finditer(text))
+    if tags:
+        return text[tags[-1].start() :]
+    return split_pieces(text)[-1] if text else ""
+
+
+def first_tag(text: str) -> str:
+    """Return the tag that a text begins with, empty if it begins with none."""
+    match = TAG.match(text)
+    return match[0] if match else ""
+
+
+def ends_with_tag(text: str) -> str:
+    """Return the tag that a text ends with, empty if it ends with none."""
+    tags = list(TAG.finditer(text))
+    return tags[-1][0] if tags and tags[-1].end() == len(text) else ""

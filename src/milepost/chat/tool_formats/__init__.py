@@ -1,0 +1,1 @@
+"""Formats of tool calls: modules that read, write and recognise them."""
