@@ -9,13 +9,15 @@ of the single bodies, who give its place; what is around it is told here by comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from milepost.chat.probe_texts import (
     ANSWER,
     IDS,
+    LATER_USER,
     NAMES,
+    OTHER_CALL,
     RESULT,
     USER,
     Probe,
@@ -28,7 +30,7 @@ from milepost.chat.probe_texts import (
     user,
 )
 from milepost.chat.reply_format import Affix, ReasoningFormat
-from milepost.chat.text_pieces import shared_end, shared_start, split_pieces
+from milepost.chat.text_pieces import TAG, shared_end, shared_start
 
 # Finds a call with this number in a text: where it starts and ends; None if it is not there.
 FindCore = Callable[[str, int], tuple[int, int] | None]
@@ -41,7 +43,8 @@ class CallTexts:
     one: str  # one call, up to its result
     two: str | None  # two calls, up to the first result; None where a template takes only one
     last: str  # one call at the end of a conversation
-    trailer: str  # what ends a message without calls
+    other: str  # one call with values that are no strings
+    trailers: tuple[str, ...]  # tags that end a message, or begin the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +66,18 @@ def read_call_texts(probe: Probe, reasoning: ReasoningFormat | None) -> CallText
         return None
     both = calling(call(0), call(1))
     two = between(probe.prompt(user(), both, result(0), result(1), tools=True), USER, RESULT)
+    if two is not None and not all(name in two for name in NAMES):
+        two = None
     last = behind(probe.history(user(), calling(call(0)), tools=True), USER)
-    trailer = behind(probe.history(user(), answer()), ANSWER) or ""
-    header = _read_header(probe, reasoning)
+    if last is None or NAMES[0] not in last:
+        last = one
     return CallTexts(
-        _without_header(one, header, reasoning),
-        None
-        if two is None or NAMES[0] not in two or NAMES[1] not in two
-        else _without_header(two, header, reasoning),
-        _without_header(last if last and NAMES[0] in last else one, header, reasoning),
-        trailer,
+        without_header(probe, one, reasoning),
+        None if two is None else without_header(probe, two, reasoning),
+        without_header(probe, last, reasoning),
+        between(probe.prompt(user(), calling(OTHER_CALL), result(), tools=True), USER, RESULT)
+        or "",
+        _read_trailers(probe),
     )
 
 
@@ -84,18 +89,28 @@ def read_surroundings(texts: CallTexts, find_core: FindCore) -> Surroundings | N
     lead, rest = texts.one[: place[0]], _without_ids(texts.last[last_place[1] :])
     middle = _read_middle(texts, find_core)
     if middle is None:
-        closing = rest[: _find_trailer(rest, texts.trailer)]
+        closing = _before_trailer(rest, texts.trailers)
         return Surroundings(Affix(), lead.strip(), closing.strip(), "")
     opening = shared_end(lead, middle)
     behind_call = middle.removesuffix(opening)
     closing = shared_start(behind_call, rest)
-    end = rest[len(closing) :]
+    start = lead.removesuffix(opening).strip()
+    end = _before_trailer(rest[len(closing) :], texts.trailers).strip()
     return Surroundings(
-        Affix(lead.removesuffix(opening).strip(), end[: _find_trailer(end, texts.trailer)].strip()),
+        Affix(start, end) if start else Affix(),
         opening.strip(),
         closing.strip(),
         behind_call.removeprefix(closing).strip(),
     )
+
+
+def without_header(probe: Probe, text: str, reasoning: ReasoningFormat | None) -> str:
+    """Return a reply, which begins behind a user message, without header and empty reasoning."""
+    header = max((shared_start(text, known) for known in _headers(probe, reasoning)), key=len)
+    text = text.removeprefix(header).lstrip()
+    if reasoning is not None:
+        text = text.removeprefix(reasoning.start).lstrip().removeprefix(reasoning.end)
+    return text.lstrip()
 
 
 def _read_middle(texts: CallTexts, find_core: FindCore) -> str | None:
@@ -108,31 +123,28 @@ def _read_middle(texts: CallTexts, find_core: FindCore) -> str | None:
     return _without_ids(texts.two[first[1] : second[0]])
 
 
-def _find_trailer(rest: str, trailer: str) -> int:
-    """Return where the end of the message begins in what follows the last call."""
-    trailer = trailer.strip()
-    if not trailer:
-        return len(rest)
-    for wanted in (trailer, split_pieces(trailer)[0]):
-        if wanted in rest:
-            return rest.index(wanted)
-    return len(rest)
+def _read_trailers(probe: Probe) -> tuple[str, ...]:
+    last = behind(probe.history(user(), answer()), ANSWER) or ""
+    earlier = between(probe.history(user(), answer(), user(LATER_USER)), ANSWER, LATER_USER) or ""
+    tags = [match[0] for match in TAG.finditer(last + earlier)]
+    return tuple(dict.fromkeys(tags or [last.strip()]))
 
 
-def _read_header(probe: Probe, reasoning: ReasoningFormat | None) -> str:
-    """Return what stands between the text of a user message and a reply."""
-    header = probe.generation()
-    if reasoning is not None and reasoning.start in header:
-        header = header[: header.index(reasoning.start)]
-    return header.rstrip()
+def _before_trailer(rest: str, trailers: tuple[str, ...]) -> str:
+    """Return what stands before the end of the message in what follows the last call."""
+    return rest[: min((rest.index(each) for each in trailers if each in rest), default=None)]
 
 
-def _without_header(text: str, header: str, reasoning: ReasoningFormat | None) -> str:
-    """Return a reply without the header of its message and without empty reasoning."""
-    text = text.removeprefix(header if text.startswith(header) else shared_start(text, header))
-    if reasoning is not None:
-        text = text.lstrip().removeprefix(reasoning.start).lstrip().removeprefix(reasoning.end)
-    return text.lstrip()
+def _headers(probe: Probe, reasoning: ReasoningFormat | None) -> Iterator[str]:
+    """Yield what stands between the text of a user message and a reply, as far as it is known."""
+    for header in (
+        probe.generation(),
+        between(probe.history(user(), answer(), user(LATER_USER)), USER, ANSWER) or "",
+    ):
+        if reasoning is not None and reasoning.start in header:
+            yield header[: header.index(reasoning.start)].rstrip()
+        else:
+            yield header.rstrip()
 
 
 def _without_ids(text: str) -> str:

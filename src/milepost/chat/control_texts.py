@@ -58,8 +58,8 @@ class ControlTexts:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         # One character cannot be marked inside, and is no markup that text would imitate.
-        spelled = sorted({text for text in texts if len(text) > 1})
-        self._pattern = re.compile(_trie_pattern(spelled)) if spelled else None
+        self.spelled = sorted({text for text in texts if len(text) > 1})
+        self._pattern = re.compile(_trie_pattern(self.spelled)) if self.spelled else None
 
     def mark(self, conversation: Conversation) -> tuple[Conversation, str]:
         """Return the conversation with marks in its untrusted text, and the mark.

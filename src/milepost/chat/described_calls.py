@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from milepost.chat.probe_texts import Probe, user
+from milepost.chat.probe_texts import NAMES, Probe, user
 from milepost.chat.reply_format import Affix, JsonBody, ToolCallFormat
 
 # <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>
@@ -19,13 +19,19 @@ EXAMPLE = re.compile(
     r"(?(list)(?:[^\n]{0,200}?\])?)\s*"
     r"(?P<end></(?P=tag)>)"
 )
+# <|tool_call|> followed by a JSON list of tools used
+JSON_LIST = re.compile(r"(?P<start><\|[\w:.-]+\|>)['\"`]? followed by a JSON (?:list|array)")
 
 
 def read_described_calls(probe: Probe) -> ToolCallFormat | None:
     """Return the format that a prompt with tools explains, None if it explains none."""
     prompt = probe.prompt(user(), tools=True)
-    match = EXAMPLE.search(prompt or "")
-    if match is None:
+    prompt = prompt or ""
+    listed = JSON_LIST.search(prompt)
+    if listed is not None:
+        return ToolCallFormat(JsonBody(in_list=True), section=Affix(listed["start"]))
+    match = EXAMPLE.search(prompt)
+    if match is None or any(name in match[0] for name in NAMES):
         return None
     affix = Affix(match["start"], match["end"])
     body = JsonBody(match["name"], match["arguments"], in_list=bool(match["list"]))

@@ -7,7 +7,7 @@ writes can be told from what it was given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from milepost.chat.conversation import Conversation, Message, parse_conversation
@@ -22,6 +22,7 @@ RESULT, LATER_RESULT = "mpresult", "mpoutput"
 NAMES = ("mptoola", "mptoolb")
 IDS = ("mpcall0aa", "mpcall1bb")  # nine letters and digits, as Mistral's templates demand
 KEYS = (("mpkeya", "mpkeyb"), ("mpkeyc", "mpkeyd"))
+OTHER_VALUES = (470011, 470022)
 VALUES = (("mpvala", "mpvalb"), ("mpvalc", "mpvald"))
 
 
@@ -54,6 +55,9 @@ def result(number: int = 0) -> Message:
     return {"role": "tool", "content": text, "tool_call_id": IDS[number], "name": NAMES[number]}
 
 
+OTHER_CALL = call(0, dict(zip(KEYS[0], OTHER_VALUES, strict=True)))
+
+
 def _tool(number: int) -> dict[str, Any]:
     properties = {key: {"type": "string", "description": "A text."} for key in KEYS[number]}
     parameters = {"type": "object", "properties": properties, "required": list(KEYS[number])}
@@ -67,8 +71,9 @@ TOOLS = [_tool(0), _tool(1)]
 class Probe:
     """A template that questions are put to."""
 
-    def __init__(self, source: str, try_render: TryRender) -> None:
+    def __init__(self, source: str, try_render: TryRender, controls: Iterable[str] = ()) -> None:
         self.source = source
+        self.controls = frozenset(controls)  # how the model's control tokens are spelled
         self._try_render = try_render
 
     def prompt(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:

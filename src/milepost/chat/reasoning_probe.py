@@ -25,7 +25,13 @@ from milepost.chat.probe_texts import (
     user,
 )
 from milepost.chat.reply_format import Affix, EarlierReasoning, ReasoningFormat
-from milepost.chat.text_pieces import TAG, last_marker, shared_end, shared_start
+from milepost.chat.text_pieces import (
+    TAG,
+    last_marker,
+    shared_end,
+    shared_start,
+    split_pieces,
+)
 
 REASONED = {"reasoning_content": REASONING}
 # What templates compare contents with or split them at, in their source.
@@ -42,18 +48,23 @@ def probe_reasoning(probe: Probe) -> ReasoningFormat | None:
     return ReasoningFormat(markers.start, markers.end, earlier_reasoning(probe))
 
 
-def probe_content(probe: Probe) -> Affix:
+def probe_content(probe: Probe, reasoning: ReasoningFormat | None) -> Affix:
     """Return what stands around the text of a reply besides the frame of the message."""
-    reasoned = probe.history(user(), answer(**REASONED))
-    gap, lead = between(reasoned, REASONING, ANSWER), _lead(probe)
-    if gap is None or lead is None:
+    lead = _lead(probe)
+    trailer = behind(probe.history(user(), answer()), ANSWER)
+    header = probe.generation(enable_thinking=False)
+    if reasoning is not None and reasoning.start in header:
+        header = header[: header.index(reasoning.start)]
+    header = header.rstrip()
+    if lead is None or trailer is None or not lead.startswith(header):
         return Affix()
-    start = shared_end(gap, lead).strip()
-    if not start or start == gap.strip():
+    start = lead.removeprefix(header).strip()
+    if reasoning is not None:
+        start = start.removeprefix(reasoning.start).strip().removeprefix(reasoning.end).strip()
+    end = "".join(split_pieces(trailer.strip())[: len(split_pieces(start))])
+    # A text that is marked has an end of its own before the end of the message.
+    if not start or not TAG.match(end) or not trailer.strip().removeprefix(end):
         return Affix()
-    trailer = behind(probe.history(user(), answer()), ANSWER) or ""
-    of_user = behind(probe.history(user()), USER) or ""
-    end = trailer.removesuffix(shared_end(trailer, of_user)).strip()
     return Affix(start, end)
 
 
@@ -71,10 +82,10 @@ def earlier_reasoning(probe: Probe) -> EarlierReasoning:
     )
     if later is None and called is None:
         return "unknown"
-    if REASONING in (later or "") or REASONING in (called_later or ""):
+    shown = probe.history(user(), answer(**REASONED)) or ""
+    if REASONING in (later or "") or (REASONING in (called_later or "") and REASONING not in shown):
         return "kept"
-    shown = probe.history(user(), answer(**REASONED))
-    if REASONING in (called or "") or REASONING in (shown or ""):
+    if REASONING in (called or "") or REASONING in shown:
         return "dropped_before_last_user"
     return "dropped"
 
@@ -90,26 +101,32 @@ def _read_history(probe: Probe) -> Affix | None:
         lead = between(bare, USER, NAMES[0])
     if before is None or gap is None:
         return None
-    end = gap.removesuffix(shared_end(gap, lead or "")).strip() or gap.strip()
-    return Affix(_read_start(probe, before), end)
+    start = _read_start(probe, before, gap)
+    end = gap.removesuffix(shared_end(gap, lead or "")).strip()
+    if not end:  # empty reasoning is written too: the end has as many pieces as the start
+        end = "".join(split_pieces(gap.strip())[: len(split_pieces(start))])
+    return Affix(start, end.strip())
 
 
-def _read_start(probe: Probe, before: str) -> str:
+def _read_start(probe: Probe, before: str, gap: str) -> str:
     """Return the end of what stands before reasoning that no frame of a message explains."""
+    before = before.rstrip()
     for header in _headers(probe):
-        if before.startswith(header.rstrip()):
-            start = before[len(header.rstrip()) :].strip()
-            if start:
-                return start
+        start = before.removeprefix(header) if before.startswith(header) else ""
+        if not start and header.startswith(before):
+            further = header.removeprefix(before).strip()  # a history has less than a prompt,
+            start = "" if further in gap else further  # unless this closes the reasoning
+        if start.strip():
+            return start.strip()
     return last_marker(before)
 
 
 def _headers(probe: Probe) -> Iterator[str]:
     """Yield what a template writes between a user message and a reply."""
-    yield probe.generation()
+    yield probe.generation().rstrip()
     earlier = between(probe.history(user(), answer(), user(LATER_USER)), USER, ANSWER)
     if earlier:
-        yield earlier
+        yield earlier.rstrip()
 
 
 def _lead(probe: Probe) -> str | None:

@@ -69,7 +69,9 @@ class TaggedBody:
     """Each argument stands in tags of its own; strings raw, other values as JSON.
 
     Qwen3-Coder, Qwen3.5, StepFun, Seed-OSS: `<function=NAME><parameter=KEY>VALUE</parameter>`;
-    MiniMax: `<invoke name="NAME">`; GLM: `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`.
+    MiniMax: `<invoke name="NAME">`; GLM: `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`;
+    DeepSeek V3.2: `<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>`, with
+    `string="false"` before JSON.
     White space between tags is of no meaning; one line break next to a value belongs to the tags
     where the template writes one there.
     """
@@ -78,6 +80,7 @@ class TaggedBody:
     name_end: str = ""  # ">\n"
     key_start: str = ""  # "<parameter="
     key_end: str = ""  # ">\n", all up to the value
+    json_key_end: str = ""  # the same before values that are no strings, if it is different there
     value_end: str = ""  # "\n</parameter>\n"
     arguments_end: str = ""  # "</function>"
 
@@ -141,7 +144,7 @@ def _markers(reply: ReplyFormat) -> list[str]:
             found += [body.name_start, body.name_end, body.id_start, body.arguments_end]
         elif isinstance(body, TaggedBody):
             found += [body.name_start, body.name_end, body.key_start, body.key_end]
-            found += [body.value_end, body.arguments_end]
+            found += [body.json_key_end, body.value_end, body.arguments_end]
         elif isinstance(body, BracedBody):
             found += [body.quote]
         elif isinstance(body, HarmonyBody):

@@ -5,6 +5,7 @@ Called once by `ChatTemplate.reply_format`. Raises nothing: what a template does
 
 from __future__ import annotations
 
+from milepost.chat.call_check import explains
 from milepost.chat.call_texts import read_call_texts
 from milepost.chat.described_calls import read_described_calls
 from milepost.chat.probe_texts import Probe
@@ -31,7 +32,9 @@ def probe_reply_format(probe: Probe) -> ReplyFormat:
     harmony = recognise_harmony(probe, reasoning)
     if harmony is not None:
         return harmony
-    return ReplyFormat(reasoning, probe_tool_calls(probe, reasoning), probe_content(probe))
+    return ReplyFormat(
+        reasoning, probe_tool_calls(probe, reasoning), probe_content(probe, reasoning)
+    )
 
 
 def probe_tool_calls(probe: Probe, reasoning: ReasoningFormat | None) -> ToolCallFormat | None:
@@ -40,6 +43,6 @@ def probe_tool_calls(probe: Probe, reasoning: ReasoningFormat | None) -> ToolCal
     if texts is not None:
         for reader in READERS:
             found = reader(texts)
-            if found is not None:
+            if found is not None and explains(found, texts):
                 return found
     return recognise_tool_list(probe) or read_described_calls(probe)

@@ -78,9 +78,13 @@ class ChatTemplate:
         return self._traits
 
     @cached_property
+    def _probe(self) -> Probe:
+        return Probe(self.source, self._render_or_none, self.controls.spelled)
+
+    @cached_property
     def reply_format(self) -> ReplyFormat:
         """How the model writes its replies; learnt from some thirty small renderings when asked."""
-        return probe_reply_format(Probe(self.source, self._render_or_none))
+        return probe_reply_format(self._probe)
 
     @property
     def controls(self) -> ControlTexts:

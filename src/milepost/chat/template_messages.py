@@ -13,6 +13,8 @@ from typing import Any, Literal
 from milepost.chat.conversation import Conversation, Message
 
 ArgumentForm = Literal["object", "text"]
+# Under which key of a message a template reads reasoning, or as a part of its content.
+ReasoningKey = Literal["reasoning_content", "reasoning", "thinking", "thinking_part"]
 
 SHORT_ID_CHARS = 9  # what Mistral's templates demand of the ids of tool calls
 ID_ALPHABET = string.ascii_letters + string.digits
@@ -27,7 +29,8 @@ class TemplateTraits:
     takes_empty_tools: bool = False  # no tools are an empty list, not none
     takes_short_ids: bool = False  # ids of tool calls are 9 letters and digits
     knows_developer: bool = False  # has a role `developer` besides `system`
-    takes_thinking: bool = False  # reasoning under the key `thinking`
+    takes_null_content: bool = False  # tool calls are shown only where content is null
+    reasoning_key: ReasoningKey = "reasoning_content"
 
 
 def adapt_messages(
@@ -49,9 +52,11 @@ def adapt_messages(
             message["tool_calls"] = _with_text_arguments(conversation, i)
         if traits.takes_short_ids:
             _shorten_ids(message)
-        if traits.takes_thinking and "reasoning_content" in message:
-            _move_reasoning(message)
-        if traits.takes_parts and "content" in message:
+        if traits.reasoning_key != "reasoning_content" and "reasoning_content" in message:
+            _move_reasoning(message, traits.reasoning_key)
+        if traits.takes_null_content and "tool_calls" in message and not message.get("content"):
+            message["content"] = None
+        elif traits.takes_parts and isinstance(message.get("content"), str):
             message["content"] = [{"type": "text", "text": message["content"]}]
     return adapted
 
@@ -106,9 +111,14 @@ def _short_id(call_id: str) -> str:
     return "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in digest[:SHORT_ID_CHARS])
 
 
-def _move_reasoning(message: Message) -> None:
-    message["thinking"] = message["reasoning_content"]
-    if "tool_calls" in message:
+def _move_reasoning(message: Message, key: ReasoningKey) -> None:
+    reasoning = message["reasoning_content"]
+    if key == "thinking_part":
+        text = {"type": "text", "text": message.get("content", "")}
+        message["content"] = [{"type": "thinking", "thinking": reasoning}, text]
+        return
+    message[key] = reasoning
+    if key == "thinking" and "tool_calls" in message:
         # gpt-oss shows either as analysis and refuses both: put one behind the other.
         content = message.pop("content")
         if content:

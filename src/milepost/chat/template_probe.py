@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from milepost.chat.conversation import Message
-from milepost.chat.template_messages import ArgumentForm, TemplateTraits
+from milepost.chat.template_messages import ArgumentForm, ReasoningKey, TemplateTraits
 
 # Renders messages and tools, None when the template refuses them.
 TryRender = Callable[[list[Message], list[dict[str, Any]] | None], str | None]
@@ -40,16 +40,35 @@ TOOLS: list[dict[str, Any]] = [
 def probe_traits(source: str, try_render: TryRender) -> TemplateTraits:
     """Return the traits of a template with this source."""
     takes_parts, takes_empty_tools = _probe_plain_message(try_render)
-    takes_short_ids, arguments = _probe_tool_calls(try_render, takes_parts)
+    takes_short_ids, takes_null_content, arguments = _probe_tool_calls(try_render, takes_parts)
     return TemplateTraits(
         arguments=arguments,
         takes_parts=takes_parts,
         takes_empty_tools=takes_empty_tools,
         takes_short_ids=takes_short_ids,
         knows_developer=re.search(r"""['"]developer['"]""", source) is not None,
-        takes_thinking="reasoning_content" not in source
-        and re.search(r"""\.thinking\b|['"]thinking['"]""", source) is not None,
+        takes_null_content=takes_null_content,
+        reasoning_key=_find_reasoning_key(source, try_render),
     )
+
+
+def _find_reasoning_key(source: str, try_render: TryRender) -> ReasoningKey:
+    """Return where a template looks for reasoning: the key that it names."""
+    if "reasoning_content" in source:
+        return "reasoning_content"
+    if re.search(r"""\.thinking\b|['"]thinking['"]""", source):
+        parts = [{"type": "thinking", "thinking": MARKER}, {"type": "text", "text": "answer"}]
+        messages: list[Message] = [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": parts},
+            {"role": "user", "content": "question"},
+        ]
+        shown = try_render(messages, None) or ""
+        is_printed = re.search(r"""['"]thinking['"]:""", shown) is not None  # the list as it is
+        return "thinking_part" if MARKER in shown and not is_printed else "thinking"
+    if re.search(r"""\.reasoning\b|['"]reasoning['"]""", source):
+        return "reasoning"
+    return "reasoning_content"
 
 
 def _probe_plain_message(try_render: TryRender) -> tuple[bool, bool]:
@@ -63,16 +82,27 @@ def _probe_plain_message(try_render: TryRender) -> tuple[bool, bool]:
     return False, False
 
 
-def _probe_tool_calls(try_render: TryRender, takes_parts: bool) -> tuple[bool, ArgumentForm | None]:
-    """Return whether ids have to be short, and in which form arguments are wanted."""
-    for call_id in (LONG_ID, SHORT_ID):
-        with_object = try_render(
-            _tool_conversation({ARGUMENT_NAME: MARKER}, call_id, takes_parts), TOOLS
-        )
-        with_text = try_render(_tool_conversation(ARGUMENTS_TEXT, call_id, takes_parts), TOOLS)
-        if with_object is not None or with_text is not None:
-            return call_id == SHORT_ID, _choose_form(with_object, with_text)
-    return False, None
+def _probe_tool_calls(
+    try_render: TryRender, takes_parts: bool
+) -> tuple[bool, bool, ArgumentForm | None]:
+    """Return whether ids must be short, whether content must be null, and the form of arguments."""
+    found: tuple[bool, bool, ArgumentForm | None] = (False, False, None)
+    contents = [_content("", takes_parts)] if takes_parts else ["", None]
+    for content in contents:
+        for call_id in (LONG_ID, SHORT_ID):
+            with_object = try_render(
+                _tool_conversation({ARGUMENT_NAME: MARKER}, call_id, content), TOOLS
+            )
+            with_text = try_render(_tool_conversation(ARGUMENTS_TEXT, call_id, content), TOOLS)
+            if with_object is None and with_text is None:
+                continue
+            form = _choose_form(with_object, with_text)
+            if MARKER in (with_object or "") or MARKER in (with_text or ""):
+                return call_id == SHORT_ID, content is None, form
+            if found[2] is None:  # nothing is shown, so all are the same
+                found = (call_id == SHORT_ID, False, form)
+            break
+    return found
 
 
 def _choose_form(with_object: str | None, with_text: str | None) -> ArgumentForm:
@@ -83,12 +113,14 @@ def _choose_form(with_object: str | None, with_text: str | None) -> ArgumentForm
     return "object"
 
 
-def _tool_conversation(arguments: Any, call_id: str, takes_parts: bool) -> list[Message]:
+def _tool_conversation(arguments: Any, call_id: str, content: Any) -> list[Message]:
+    """Return a conversation with a tool call in a message that has this (empty) content."""
     function = {"name": "probe", "arguments": arguments}
     call = {"type": "function", "function": function, "id": call_id}
+    takes_parts = isinstance(content, list)
     return [
         {"role": "user", "content": _content("question", takes_parts)},
-        {"role": "assistant", "content": _content("", takes_parts), "tool_calls": [call]},
+        {"role": "assistant", "content": content, "tool_calls": [call]},
         {"role": "tool", "content": _content("result", takes_parts), "tool_call_id": call_id},
         {"role": "assistant", "content": _content("answer", takes_parts)},
         {"role": "user", "content": _content("question", takes_parts)},

@@ -44,11 +44,14 @@ def shared_end(one: str, other: str) -> str:
 
 
 def last_marker(text: str) -> str:
-    """Return the last tag of a text with all behind it, or its last piece; without white space."""
+    """Return the last tag of a text with all behind it, or its last piece; without white space.
+
+    If that occurs before, too, it begins with an earlier tag.
+    """
     text = text.strip()
-    tags = list(TAG.finditer(text))
-    if tags:
-        return text[tags[-1].start() :]
+    for match in reversed(list(TAG.finditer(text))):
+        if text.count(text[match.start() :]) == 1:
+            return text[match.start() :]
     return split_pieces(text)[-1] if text else ""
 
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from milepost.chat.call_texts import CallTexts, read_surroundings
-from milepost.chat.probe_texts import IDS, KEYS, NAMES, VALUES
+from milepost.chat.probe_texts import IDS, KEYS, NAMES, OTHER_VALUES, VALUES
 from milepost.chat.reply_format import (
     Affix,
     JsonBody,
@@ -88,6 +88,7 @@ def read_tagged_calls(texts: CallTexts) -> ToolCallFormat | None:
             name_end=name_to_key.removesuffix(key_start),
             key_start=key_start,
             key_end=key_end,
+            json_key_end=_read_json_key_end(texts.other, key_end),
             value_end=value_end,
             arguments_end=closing.removesuffix(end).strip(),
         ),
@@ -96,6 +97,12 @@ def read_tagged_calls(texts: CallTexts) -> ToolCallFormat | None:
         around.separator,
         takes_several=texts.two is not None,
     )
+
+
+def _read_json_key_end(text: str, key_end: str) -> str:
+    """Return what stands between key and value where the value is a number, if that differs."""
+    found = text.partition(KEYS[0][0])[2].partition(str(OTHER_VALUES[0]))
+    return found[0] if found[1] and found[0] != key_end else ""
 
 
 def _split_opening(opening: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Recognises calls written as Python: `[name(key="value", other=1)]`.
 
-LFM2's templates never show one: there the list of tools stands in markers that are recognised.
+LFM2's templates never show one: there the list of tools stands in markers that are recognised, or
+the vocabulary has tokens of its own for calls.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def recognise_pythonic(texts: CallTexts) -> ToolCallFormat | None:
 
 
 def recognise_tool_list(probe: Probe) -> ToolCallFormat | None:
-    """Return LFM2's format if a prompt lists tools as LFM2's do."""
-    prompt = probe.prompt(user(), tools=True)
-    if prompt is None or TOOL_LIST not in prompt:
-        return None
-    return ToolCallFormat(PythonicBody(), CALLS)
+    """Return LFM2's format where a prompt or the vocabulary has its markers."""
+    prompt = probe.prompt(user(), tools=True) or ""
+    if TOOL_LIST in prompt or (NAMES[0] in prompt and probe.controls >= {CALLS.start, CALLS.end}):
+        return ToolCallFormat(PythonicBody(), CALLS)
+    return None
 
 
 def _find_call(text: str, number: int) -> tuple[int, int] | None:
