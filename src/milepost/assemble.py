@@ -1,6 +1,7 @@
 """Builds the front end's object graph and runs it: engine process, vocabulary, HTTP server.
 
-The only module that knows all parts of the front end. `milepost serve` calls `serve`.
+The only module that knows all parts of the front end. `milepost serve` calls `serve`, `milepost
+probe` what describes templates.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
 from milepost.chat.boundaries import BoundaryFinder
-from milepost.chat.template import check_kwargs
+from milepost.chat.template import ChatTemplate, SpecialTexts, check_kwargs
+from milepost.chat.template_report import describe_template, load_template
 from milepost.chat.template_set import TemplateSet, load_templates
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import ServerSettings, Settings
@@ -127,6 +129,29 @@ def embedded_templates(model: Model) -> Mapping[str, str]:
         if key == TEMPLATE_KEY or key.startswith(TEMPLATE_KEY + "."):
             found[key[len(TEMPLATE_KEY) + 1 :]] = model.metadata(key) or ""
     return found
+
+
+def describe_model_templates(path: Path) -> list[dict[str, Any]]:
+    """Return what is learnt from each template of a model file, for `milepost probe`.
+
+    Raises ConfigurationError if the model has none, or cannot be read.
+    """
+    model = Model(open_library(), path, ModelParams(vocab_only=True))
+    texts = SpecialTexts.of(model.vocab)
+    sources = embedded_templates(model)
+    if not sources:
+        raise ConfigurationError(f"{path} has no chat template; name one to probe instead")
+    return [
+        describe_template(
+            ChatTemplate(source, name=f"{path.name} ({name or 'default'})", texts=texts)
+        )
+        for name, source in sources.items()
+    ]
+
+
+def describe_one_template(target: str) -> dict[str, Any]:
+    """Return what is learnt from a template in a file, or a built-in one."""
+    return describe_template(load_template(target))
 
 
 class HttpServer(uvicorn.Server):

@@ -96,6 +96,9 @@ def read_surroundings(texts: CallTexts, find_core: FindCore) -> Surroundings | N
     closing = shared_start(behind_call, rest)
     start = lead.removesuffix(opening).strip()
     end = _before_trailer(rest[len(closing) :], texts.trailers).strip()
+    if not end:  # some templates close the section of several calls only
+        behind_all = _behind_second(texts, find_core).removeprefix(closing)
+        end = _before_trailer(behind_all, texts.trailers).strip()
     return Surroundings(
         Affix(start, end) if start else Affix(),
         opening.strip(),
@@ -121,6 +124,11 @@ def _read_middle(texts: CallTexts, find_core: FindCore) -> str | None:
     if first is None or second is None or second[0] < first[1]:
         return None
     return _without_ids(texts.two[first[1] : second[0]])
+
+
+def _behind_second(texts: CallTexts, find_core: FindCore) -> str:
+    place = find_core(texts.two or "", 1)
+    return _without_ids((texts.two or "")[place[1] :]) if place else ""
 
 
 def _read_trailers(probe: Probe) -> tuple[str, ...]:

@@ -26,6 +26,11 @@ OTHER_VALUES = (470011, 470022)
 VALUES = (("mpvala", "mpvalb"), ("mpvalc", "mpvald"))
 
 
+def system() -> Message:
+    """Return a system message."""
+    return {"role": "system", "content": SYSTEM}
+
+
 def user(text: str = USER) -> Message:
     """Return a user message."""
     return {"role": "user", "content": text}

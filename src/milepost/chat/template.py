@@ -17,10 +17,12 @@ import jinja2
 
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, unmark
 from milepost.chat.conversation import Conversation, Message
+from milepost.chat.fact_probe import probe_facts
 from milepost.chat.probe_texts import Probe
 from milepost.chat.reply_format import ReplyFormat
 from milepost.chat.reply_probe import probe_reply_format
 from milepost.chat.template_environment import RaisedByTemplate, TemplateEnvironment
+from milepost.chat.template_facts import TemplateFacts
 from milepost.chat.template_messages import (
     ArgumentForm,
     TemplateTraits,
@@ -85,6 +87,11 @@ class ChatTemplate:
     def reply_format(self) -> ReplyFormat:
         """How the model writes its replies; learnt from some thirty small renderings when asked."""
         return probe_reply_format(self._probe)
+
+    @cached_property
+    def facts(self) -> TemplateFacts:
+        """What the template does with conversations; learnt like `reply_format`."""
+        return probe_facts(self._probe, self._traits, self.reply_format)
 
     @property
     def controls(self) -> ControlTexts:

@@ -7,7 +7,7 @@ character.
 from __future__ import annotations
 
 import re
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from unicodedata import category
 
 PIECE = re.compile(
@@ -34,13 +34,15 @@ def shared_start(one: str, other: str) -> str:
 def shared_end(one: str, other: str) -> str:
     """Return the longest end of both texts that is whole pieces of both.
 
-    Brackets that close what is before it are left out.
+    Brackets that close what is before it in both are left out.
     """
     pairs = zip(reversed(split_pieces(one)), reversed(split_pieces(other)), strict=False)
     shared = [piece for piece, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    while shared and (shared[-1] == ">" or category(shared[-1][0]) in ("Pe", "Pf")):
-        shared.pop()
-    return "".join(reversed(shared))
+    shared.reverse()
+    before = len("".join(shared))
+    if _has_opening(one[: len(one) - before]) and _has_opening(other[: len(other) - before]):
+        shared = list(dropwhile(_is_closing, shared))
+    return "".join(shared)
 
 
 def last_marker(text: str) -> str:
@@ -65,3 +67,11 @@ def ends_with_tag(text: str) -> str:
     """Return the tag that a text ends with, empty if it ends with none."""
     tags = list(TAG.finditer(text))
     return tags[-1][0] if tags and tags[-1].end() == len(text) else ""
+
+
+def _has_opening(text: str) -> bool:
+    return any(char == "<" or category(char) in ("Ps", "Pi") for char in text)
+
+
+def _is_closing(piece: str) -> bool:
+    return piece == ">" or (len(piece) == 1 and category(piece) in ("Pe", "Pf"))

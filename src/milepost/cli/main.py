@@ -16,6 +16,7 @@ from milepost.errors import ConfigurationError, DiskCacheUnusable
 COMMANDS = {
     "bench": "Replay recorded requests of agents, and say what was computed twice.",
     "cache": "Show, check and empty the cache on disk.",
+    "probe": "Show what is learnt from a chat template: reasoning, tool calls, messages.",
     "serve": "Serve a GGUF model over HTTP.",
     "warm": "Have a server compute system prompts and tools ahead of time.",
 }
@@ -50,6 +51,10 @@ class LazyGroup(click.Group):
             from milepost.cli.cache import cache_group
 
             return cache_group
+        if cmd_name == "probe":
+            from milepost.cli.probe import probe_command
+
+            return probe_command
         if cmd_name == "warm":
             from milepost.cli.warm import warm_command
 

@@ -141,6 +141,24 @@ THINKING_KEY = """\
 {%- endfor -%}
 {%- if messages[0].role == 'nobody' %}{{ 'developer' }}{% endif -%}"""
 
+THINKING_PART = """\
+{%- for message in messages -%}
+    {%- if message.content is string -%}{{ message.content }}
+    {%- else -%}
+        {%- for part in message.content -%}
+            {{- '[THINK]' + part.thinking + '[/THINK]' if part.type == 'thinking' else part.text }}
+        {%- endfor -%}
+    {%- endif -%};
+{%- endfor -%}"""
+
+NULL_CONTENT = """\
+{%- for message in messages -%}
+    {%- if message.content is none -%}
+        {%- for call in message.tool_calls %}<{{ call.function.arguments }}>{% endfor -%}
+    {%- else -%}{{ message.content }}
+    {%- endif -%};
+{%- endfor -%}"""
+
 TOOLS_ALWAYS = """\
 {%- for tool in tools %}{{ tool.function.name }} {% endfor -%}
 {%- for message in messages %}{{ message.content }}{% endfor -%}"""

@@ -5,7 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.chat.reply_templates import (
+    GLM,
+    HERMES,
+    QWEN_XML,
+    SPLITS_CONTENT,
+    THINK,
+    calls,
+    reasoned,
+    tagged,
+    template,
+)
 
+from milepost.chat.builtin_templates import BUILTIN_TEMPLATES
+from milepost.chat.control_texts import ControlTexts
 from milepost.chat.reply_format import (
     Affix,
     BracedBody,
@@ -153,3 +166,322 @@ def test_the_format_of_a_published_template_is_learnt(name: str) -> None:
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="published templates are not here")
 def test_every_published_template_has_its_format_written_out() -> None:
     assert {path.stem for path in PUBLISHED.glob("*.jinja")} == set(FORMATS)
+
+
+LEARNT = [
+    pytest.param(template(HERMES), ReplyFormat(None, HERMES_CALLS), id="hermes"),
+    pytest.param(template(THINK + HERMES), ReplyFormat(THINK_OF_TURN, HERMES_CALLS), id="qwen3"),
+    pytest.param(template(QWEN_XML), ReplyFormat(None, QWEN_XML_CALLS), id="qwen3-coder"),
+    pytest.param(
+        template(THINK + QWEN_XML, generation=r"{{ '<think>\n' }}"),
+        ReplyFormat(THINK_OF_TURN, QWEN_XML_CALLS),
+        id="qwen3.5",
+    ),
+    pytest.param(
+        template(GLM),
+        ReplyFormat(
+            None,
+            ToolCallFormat(
+                TaggedBody(
+                    name_end="\n",
+                    key_start="<arg_key>",
+                    key_end="</arg_key>\n<arg_value>",
+                    value_end="</arg_value>\n",
+                ),
+                call=Affix("<tool_call>", "</tool_call>"),
+            ),
+        ),
+        id="glm",
+    ),
+    pytest.param(
+        template(
+            SPLITS_CONTENT
+            + calls(
+                "'<｜tool▁call▁begin｜>' ~ NAME ~ '<｜tool▁sep｜>' ~ ARGUMENTS"
+                " ~ '<｜tool▁call▁end｜>'",
+                before="'<｜tool▁calls▁begin｜>'",
+                behind="'<｜tool▁calls▁end｜>'",
+                content="",
+            ),
+            generation="{{ '<think>' if enable_thinking else '<think></think>' }}",
+        ),
+        ReplyFormat(
+            THINK_DROPPED,
+            ToolCallFormat(NamedJsonBody(name_end="<｜tool▁sep｜>"), DEEPSEEK_CALLS, DEEPSEEK_CALL),
+        ),
+        id="deepseek-v3.1",
+    ),
+    pytest.param(
+        template(
+            calls(
+                "'<|call_begin|>functions.' ~ NAME ~ ':' ~ NUMBER ~ '<|args|>' ~ ARGUMENTS"
+                " ~ '<|call_end|>'",
+                before="'<|section_begin|>'",
+                behind="'<|section_end|>'",
+            )
+        ),
+        ReplyFormat(
+            None,
+            ToolCallFormat(
+                NamedJsonBody("functions.", "<|args|>", id_start=":"),
+                Affix("<|section_begin|>", "<|section_end|>"),
+                Affix("<|call_begin|>", "<|call_end|>"),
+            ),
+        ),
+        id="kimi",
+    ),
+    pytest.param(
+        template(calls("'[TOOL_CALLS]' ~ NAME ~ '[CALL_ID]' ~ ID ~ '[ARGS]' ~ ARGUMENTS")),
+        ReplyFormat(
+            None,
+            ToolCallFormat(
+                NamedJsonBody(name_end="[ARGS]", id_start="[CALL_ID]"), call=Affix("[TOOL_CALLS]")
+            ),
+        ),
+        id="mistral-small",
+    ),
+    pytest.param(
+        template(
+            calls(
+                """(', ' if NUMBER else '') ~ '{"name": "' ~ NAME ~ '", "arguments": '"""
+                """ ~ ARGUMENTS ~ ', "id": "' ~ ID ~ '"}'""",
+                before="'[TOOL_CALLS]['",
+                behind="']'",
+            )
+        ),
+        ReplyFormat(
+            None, ToolCallFormat(JsonBody(id_key="id", in_list=True), Affix("[TOOL_CALLS]"))
+        ),
+        id="mistral-nemo",
+    ),
+    pytest.param(
+        template(
+            reasoned("'<|START_THINKING|>'", "'<|END_THINKING|>'")
+            + calls(
+                """(',' if NUMBER else '') ~ '\\n {"tool_call_id": "' ~ NUMBER"""
+                """ ~ '", "tool_name": "' ~ NAME ~ '", "parameters": ' ~ ARGUMENTS ~ '}'""",
+                before="'<|START_ACTION|>['",
+                behind=r"'\n]<|END_ACTION|>'",
+                content="{% if message.content %}"
+                "<|START_RESPONSE|>CONTENT<|END_RESPONSE|>{% endif %}",
+            )
+        ),
+        ReplyFormat(
+            ReasoningFormat("<|START_THINKING|>", "<|END_THINKING|>", "kept"),
+            ToolCallFormat(
+                JsonBody("tool_name", "parameters", id_key="tool_call_id", in_list=True),
+                Affix("<|START_ACTION|>", "<|END_ACTION|>"),
+            ),
+            Affix("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        ),
+        id="command-r7b",
+    ),
+    pytest.param(
+        template(
+            "{% if message.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+            + calls("""'{"name": "' ~ NAME ~ '", "parameters": ' ~ ARGUMENTS ~ '}'""")
+        ),
+        ReplyFormat(None, LLAMA_CALLS),
+        id="llama3",
+    ),
+    pytest.param(
+        template(
+            "{% if message.tool_calls %}{{ ' to=functions.' ~ message.tool_calls[0].function.name"
+            " ~ '<|channel|>commentary json<|message|>'"
+            " ~ (message.tool_calls[0].function.arguments | tojson) }}{% else %}"
+            + reasoned("'<|channel|>analysis<|message|>'", "'<|end|>'", condition="is_last_turn")
+            + "{{ '<|channel|>final<|message|>' ~ message.content }}{% endif %}"
+        ),
+        ReplyFormat(
+            ReasoningFormat(
+                "<|channel|>analysis<|message|>", "<|end|>", "dropped_before_last_user"
+            ),
+            ToolCallFormat(HarmonyBody(), takes_several=False),
+            Affix("<|channel|>final<|message|>"),
+        ),
+        id="gpt-oss",
+    ),
+    pytest.param(
+        template(
+            "{% for call in message.tool_calls %}"
+            "{{ '<|tool_call>call:' ~ call.function.name ~ '{' }}"
+            "{% for key, value in call.function.arguments | items %}"
+            """{{ (',' if not loop.first else '') ~ key ~ ':<|"|>' ~ value ~ '<|"|>' }}"""
+            "{% endfor %}{{ '}<tool_call|>' }}{% endfor %}{{ message.content }}"
+        ),
+        ReplyFormat(None, ToolCallFormat(BracedBody(), call=Affix("<|tool_call>", "<tool_call|>"))),
+        id="gemma4",
+    ),
+    pytest.param(
+        template(
+            "{{ message.content }}{% if message.tool_calls %}{{ '<|python_start|>[' }}"
+            "{% for call in message.tool_calls %}"
+            "{{ (', ' if not loop.first else '') ~ call.function.name ~ '(' }}"
+            "{% for key, value in call.function.arguments | items %}"
+            "{{ (', ' if not loop.first else '') ~ key ~ '=' ~ (value | tojson) }}"
+            "{% endfor %}{{ ')' }}{% endfor %}{{ ']<|python_end|>' }}{% endif %}"
+        ),
+        ReplyFormat(
+            None, ToolCallFormat(PythonicBody(), Affix("<|python_start|>", "<|python_end|>"))
+        ),
+        id="llama4",
+    ),
+    pytest.param(
+        template("{{ message.content }}", explanation="<|tool_list_start|>above<|tool_list_end|>"),
+        ReplyFormat(
+            None, ToolCallFormat(PythonicBody(), Affix("<|tool_call_start|>", "<|tool_call_end|>"))
+        ),
+        id="lfm2",
+    ),
+    pytest.param(
+        template(
+            "{{ message.content }}",
+            explanation='Answer <tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call>',
+        ),
+        ReplyFormat(None, HERMES_CALLS),
+        id="explained by an example",
+    ),
+    pytest.param(
+        template(
+            "{{ message.content }}",
+            explanation="Write <|tool_call|> followed by a JSON list of the tools used.",
+        ),
+        ReplyFormat(None, ToolCallFormat(JsonBody(in_list=True), Affix("<|tool_call|>"))),
+        id="granite-3.3",
+    ),
+    pytest.param(
+        template(SPLITS_CONTENT, generation=r"{{ '<think>\n' }}"),
+        ReplyFormat(THINK_DROPPED),
+        id="reasoning that contents are cut at",
+    ),
+    pytest.param(
+        template(
+            "{{ message.content }}",
+            generation=r"{{ '<think>\n\n</think>\n' if not enable_thinking }}",
+        ),
+        ReplyFormat(THINK_DROPPED),
+        id="reasoning that can be switched off",
+    ),
+    pytest.param(
+        template(
+            "{% if message.content is string %}{{ message.content }}{% else %}"
+            "{% for part in message.content %}{{ '[THINK]' ~ part.thinking ~ '[/THINK]' "
+            "if part.type == 'thinking' else part.text }}{% endfor %}{% endif %}"
+        ),
+        ReplyFormat(ReasoningFormat("[THINK]", "[/THINK]", "kept")),
+        id="reasoning as a part of the content",
+    ),
+    pytest.param(
+        template(
+            "{% if message.content is none %}"
+            + calls(r"'<call>' ~ NAME ~ '\n```json\n' ~ ARGUMENTS ~ '\n```</call>'", content="")
+            + "{% else %}{{ message.content }}{% endif %}"
+        ),
+        ReplyFormat(
+            None,
+            ToolCallFormat(
+                NamedJsonBody(name_end="\n```json\n", arguments_end="```"),
+                call=Affix("<call>", "</call>"),
+            ),
+        ),
+        id="calls behind null content",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), LEARNT)
+def test_the_format_of_each_family_is_learnt(source: str, expected: ReplyFormat) -> None:
+    assert load(source).reply_format == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("⟦call⟧", "⟦/call⟧"),
+        ("«aufruf»", "«/aufruf»"),
+        ("@@call:", ":llac@@"),
+        ("CALL ", " END\n"),
+        ("<|x|><|y|>", "<|z|>"),
+        ("]~b]do ", "[e~["),
+    ],
+)
+def test_markers_that_no_model_has_are_learnt(start: str, end: str) -> None:
+    source = template(
+        calls(f"""{start!r} ~ '{{"tool": "' ~ NAME ~ '", "with": ' ~ ARGUMENTS ~ '}}' ~ {end!r}""")
+    )
+    expected = ToolCallFormat(JsonBody("tool", "with"), call=Affix(start.strip(), end.strip()))
+    assert load(source).reply_format == ReplyFormat(None, expected)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("⟦mull⟧", "⟦/mull⟧"), ("(thinking)", "(done)"), ("<a><b>", "</b></a>")]
+)
+def test_reasoning_between_markers_that_no_model_has_is_learnt(start: str, end: str) -> None:
+    source = template(reasoned(repr(start), repr(end + "\n")) + "{{ message.content }}")
+    assert load(source).reply_format.reasoning == ReasoningFormat(start, end, "kept")
+
+
+def test_a_wrapped_call_with_its_arguments_as_text_is_learnt() -> None:
+    source = template(
+        calls(
+            """'<c>{"id": "' ~ ID ~ '", "function": {"name": "' ~ NAME ~ '", "arguments": '"""
+            """ ~ (ARGUMENTS | tojson) ~ '}}</c>'"""
+        )
+    )
+    body = JsonBody(id_key="id", wrapper_key="function", arguments_are_text=True)
+    assert load(source).reply_format.tool_calls == ToolCallFormat(body, call=Affix("<c>", "</c>"))
+
+
+def test_tags_that_say_whether_a_value_is_a_text_are_learnt() -> None:
+    source = template(
+        tagged(
+            """'<do="' ~ NAME ~ '">'""",
+            """'<arg="'""",
+            """('" text>' if value is string else '" json>')""",
+            "'</arg>'",
+            "'</do>'",
+        )
+    )
+    found = load(source).reply_format.tool_calls
+    assert found is not None
+    assert isinstance(found.body, TaggedBody)
+    assert (found.body.key_end, found.body.json_key_end) == ('" text>', '" json>')
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        tagged("'<' ~ NAME ~ '>'", "'<'", "'>'", "'</' ~ key ~ '>'", "'</call>'"),
+        calls("'<call>' ~ ID ~ '<name>' ~ NAME ~ ARGUMENTS ~ '</call>'"),
+        calls("NAME ~ ': ' ~ ARGUMENTS"),
+        calls("'<call>' ~ NAME ~ ' with something'"),
+    ],
+    ids=["keys in closing tags", "id before the name", "nothing around a call", "no arguments"],
+)
+def test_a_format_that_has_no_record_is_none(reply: str) -> None:
+    assert load(template(reply)).reply_format.tool_calls is None
+
+
+def test_lfm2_is_recognised_by_the_tokens_of_its_vocabulary() -> None:
+    controls = ControlTexts(["<|tool_call_start|>", "<|tool_call_end|>"])
+    loaded = ChatTemplate(
+        template("{{ message.content }}"), name="test", texts=SpecialTexts(controls=controls)
+    )
+    assert loaded.reply_format.tool_calls == ToolCallFormat(
+        PythonicBody(), Affix("<|tool_call_start|>", "<|tool_call_end|>")
+    )
+
+
+@pytest.mark.parametrize("source", ["", "{{ raise_exception('no') }}", "{{ messages[7].content }}"])
+def test_a_template_that_shows_nothing_has_a_plain_format(source: str) -> None:
+    assert load(source).reply_format == ReplyFormat()
+
+
+@pytest.mark.parametrize("name", BUILTIN_TEMPLATES)
+def test_built_in_templates_know_neither_tools_nor_reasoning(name: str) -> None:
+    expected = ReplyFormat()
+    if name == "gpt-oss":
+        channels = ReasoningFormat("<|channel|>analysis<|message|>", "<|end|>", "dropped")
+        channel_calls = ToolCallFormat(HarmonyBody(), takes_several=False)
+        expected = ReplyFormat(channels, channel_calls, Affix("<|channel|>final<|message|>"))
+    assert load(BUILTIN_TEMPLATES[name]).reply_format == expected

@@ -275,6 +275,17 @@ def test_reasoning_goes_where_the_template_reads_it() -> None:
     assert template.render(talk(USER, both)) == "<analysis>hm\nlook<final>"
 
 
+def test_reasoning_is_a_part_of_the_content_where_the_template_reads_it_there() -> None:
+    template = make(families.THINKING_PART)
+    conversation = talk(USER, reply("yes", reasoning_content="hm"), reply("no"))
+    assert template.render(conversation) == "hi;[THINK]hm[/THINK]yes;no;"
+
+
+def test_content_is_null_beside_calls_that_a_template_would_leave_out() -> None:
+    template = make(families.NULL_CONTENT)
+    assert template.render(talk(USER, calling('{"a":1}'), reply("x"))) == 'hi;<{"a":1}>;x;'
+
+
 def test_a_refusal_is_quoted() -> None:
     with pytest.raises(TemplateFailed) as raised:
         make(families.NO_SYSTEM).render(talk(SYSTEM, USER))

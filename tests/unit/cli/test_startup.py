@@ -42,6 +42,7 @@ sys.exit(status)
         ["serve", "--help"],
         ["bench", "replay", "--help"],
         ["cache", "ls", "--help"],
+        ["probe", "--help"],
         ["--version"],
         [],
     ],
