@@ -21,7 +21,7 @@ from milepost.chat.template_messages import TemplateTraits
 
 
 def probe_facts(probe: Probe, traits: TemplateTraits, reply: ReplyFormat) -> TemplateFacts:
-    """Return what a template does with conversations; costs some fifty small renderings."""
+    """Return what a template does with conversations; costs up to fifty small renderings."""
     frames = probe_frames(probe)
     return TemplateFacts(
         traits=traits,

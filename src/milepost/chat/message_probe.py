@@ -76,7 +76,7 @@ def probe_frames(probe: Probe) -> MessageFrames:
     in_system = None
     if head:
         to_first = between(text, SYSTEM, USER) or ""
-        in_system = Affix(text[: text.index(SYSTEM)], to_first.removesuffix(user_start))
+        in_system = Affix(text.partition(SYSTEM)[0], to_first.removesuffix(user_start))
     return MessageFrames(
         in_system,
         Affix(user_start, user_end),

@@ -34,10 +34,11 @@ from milepost.chat.text_pieces import (
 )
 
 REASONED = {"reasoning_content": REASONING}
-# What templates compare contents with or split them at, in their source.
-SPLITTING = re.compile(
-    r"""(?:split\(\s*(['"])(?P<a>.{3,40}?)\1)|(?:(['"])(?P<b>.{3,40}?)\3\s+in\s)"""
+# `content.split('</think>')`, `'</think>' in content`
+CUTTING = re.compile(
+    r"""split\(\s*(['"])(?P<split>.{3,40}?)\1|(['"])(?P<looked_for>.{3,40}?)\3\s+in\s"""
 )
+MAX_CANDIDATES = 8  # arbitrary
 
 
 def probe_reasoning(probe: Probe) -> ReasoningFormat | None:
@@ -104,12 +105,16 @@ def _read_history(probe: Probe) -> Affix | None:
     start = _read_start(probe, before, gap)
     end = gap.removesuffix(shared_end(gap, lead or "")).strip()
     if not end:  # empty reasoning is written too: the end has as many pieces as the start
-        end = "".join(split_pieces(gap.strip())[: len(split_pieces(start))])
-    return Affix(start, end.strip())
+        num_pieces = len(split_pieces(start or last_marker(before)))
+        end = "".join(split_pieces(gap.strip())[:num_pieces]).strip()
+    if not start:
+        mirrored = _mirror(end)
+        start = last_marker(before) if mirrored == end else mirrored
+    return Affix(start, end)
 
 
 def _read_start(probe: Probe, before: str, gap: str) -> str:
-    """Return the end of what stands before reasoning that no frame of a message explains."""
+    """Return what no frame of a message explains of what stands before reasoning; or ""."""
     before = before.rstrip()
     for header in _headers(probe):
         start = before.removeprefix(header) if before.startswith(header) else ""
@@ -118,7 +123,12 @@ def _read_start(probe: Probe, before: str, gap: str) -> str:
             start = "" if further in gap else further  # unless this closes the reasoning
         if start.strip():
             return start.strip()
-    return last_marker(before)
+    return ""
+
+
+def _mirror(end: str) -> str:
+    """Return `<think>` for `</think>`; a text without a slash as it is."""
+    return end.replace("/", "", 1)
 
 
 def _headers(probe: Probe) -> Iterator[str]:
@@ -149,11 +159,9 @@ def _read_generation(probe: Probe) -> Affix | None:
 
 def _read_source(probe: Probe) -> Affix | None:
     """Read the end from the source: a text up to which a template cuts contents."""
-    for match in SPLITTING.finditer(probe.source):
-        end = match["a"] or match["b"]
+    found = (match["split"] or match["looked_for"] for match in CUTTING.finditer(probe.source))
+    for end in list(dict.fromkeys(found))[:MAX_CANDIDATES]:
         cut = probe.prompt(user(), answer(REASONING + end + ANSWER), user(LATER_USER))
         if cut is not None and ANSWER in cut and REASONING not in cut:
-            opened = last_marker(probe.generation())
-            mirrored = end.replace("/", "", 1)
-            return Affix(opened if opened == mirrored else mirrored, end)
+            return Affix(_mirror(end), end)
     return None

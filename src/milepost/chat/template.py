@@ -85,7 +85,7 @@ class ChatTemplate:
 
     @cached_property
     def reply_format(self) -> ReplyFormat:
-        """How the model writes its replies; learnt from some thirty small renderings when asked."""
+        """How the model writes its replies; learnt from thirty small renderings when asked."""
         return probe_reply_format(self._probe)
 
     @cached_property

@@ -28,24 +28,22 @@ def read_json_calls(texts: CallTexts) -> ToolCallFormat | None:
     if found is None or around is None:
         return None
     second = _find_object(texts.two or "", NAMES[1])
-    body = _read_json_body(found[2], second[2] if second else None)
-    if body is None:
+    keys = _read_keys(found[2], second[2] if second else None)
+    if keys is None:
         return None
     section, call = around.section, Affix(around.opening, around.closing)
-    is_single = texts.two is None
-    if is_single:
-        section, call = call, Affix()
-    in_list = section.start.endswith("[") and section.end.startswith("]")
+    # Of a single call it cannot be told what is around all calls; a list is.
+    around_all = section if texts.two is not None else call
+    in_list = around_all.start.endswith("[") and around_all.end.startswith("]")
     if in_list:
-        section = Affix(section.start[:-1].rstrip(), section.end[1:].lstrip())
-    elif is_single:
-        section, call = Affix(), section
+        section = Affix(around_all.start[:-1].rstrip(), around_all.end[1:].lstrip())
+        call = Affix() if texts.two is None else call
     return ToolCallFormat(
-        JsonBody(*body, in_list=in_list, arguments_are_text=_has_text_arguments(found[2])),
+        JsonBody(*keys, in_list=in_list, arguments_are_text=_has_text_arguments(found[2])),
         section,
         call,
         "" if in_list else around.separator,
-        takes_several=not is_single,
+        takes_several=texts.two is not None,
     )
 
 
@@ -120,7 +118,7 @@ def _find_object(text: str, marker: str, start: int = 0) -> tuple[int, int, Any]
     while pos >= 0:
         try:
             value, end = decoder.raw_decode(text, pos)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = pos
         if marker in text[pos:end]:
             return pos, end, value
@@ -133,7 +131,7 @@ def _json_place(text: str, number: int) -> tuple[int, int] | None:
     return found[:2] if found else None
 
 
-def _read_json_body(one: Any, other: Any) -> tuple[str, str, str, str] | None:
+def _read_keys(one: Any, other: Any) -> tuple[str, str, str, str] | None:
     """Return the keys of name, arguments, id and wrapper; None if there are none."""
     wrapper = ""
     if NAMES[0] not in one.values():

@@ -421,6 +421,21 @@ def test_reasoning_between_markers_that_no_model_has_is_learnt(start: str, end: 
     assert load(source).reply_format.reasoning == ReasoningFormat(start, end, "kept")
 
 
+def test_reasoning_whose_start_is_nowhere_written_has_the_mirrored_one() -> None:
+    source = template("{{ message.reasoning_content ~ '</r>' ~ message.content }}")
+    assert load(source).reply_format.reasoning == ReasoningFormat("<r>", "</r>", "kept")
+
+
+def test_reasoning_that_only_a_prompt_begins_is_learnt() -> None:
+    source = template(
+        "{{ message.reasoning_content ~ '\n[ANSWER]\n' ~ message.content }}",
+        generation="Let me think:",
+    )
+    assert load(source).reply_format.reasoning == ReasoningFormat(
+        "Let me think:", "[ANSWER]", "kept"
+    )
+
+
 def test_a_wrapped_call_with_its_arguments_as_text_is_learnt() -> None:
     source = template(
         calls(

@@ -378,3 +378,18 @@ def test_a_template_that_shows_nothing_has_no_facts(source: str) -> None:
     assert facts.frames.user is None
     assert facts.tools == "none"
     assert not facts.shows_calls
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '{' ~ '[' * 50000 }}{% for m in messages %}{{ m }}{% endfor %}",
+        "{% for m in messages %}{{ '{' * 999 ~ m.tool_calls }}{% endfor %}",
+        "{% for m in messages | reverse %}{{ m }}{% endfor %}",
+        "{{ messages }}{{ tools }}",
+        *(value for name, value in vars(families).items() if name.isupper()),
+    ],
+)
+def test_no_template_makes_probing_fail(source: str) -> None:
+    facts = load(source).facts
+    assert isinstance(describe_consequences(facts), list)
