@@ -156,7 +156,14 @@ DEEPSEEK_R1 = ReplyFormat(
 )
 QWEN3_CODER = ReplyFormat(
     tool_calls=ToolCallFormat(
-        TaggedBody("<function=", ">\n", "<parameter=", ">\n", "\n</parameter>\n", "</function>"),
+        TaggedBody(
+            "<function=",
+            ">\n",
+            "<parameter=",
+            ">\n",
+            value_end="\n</parameter>\n",
+            arguments_end="</function>",
+        ),
         call=Affix("<tool_call>\n", "\n</tool_call>"),
     )
 )
@@ -164,7 +171,7 @@ QWEN35 = ReplyFormat(THINK, QWEN3_CODER.tool_calls)
 SEED_OSS = ReplyFormat(
     ReasoningFormat("<seed:think>", "</seed:think>"),
     ToolCallFormat(
-        TaggedBody("<function=", ">\n", "<parameter=", ">", "</parameter>\n", "</function>"),
+        TaggedBody("<function=", ">\n", "<parameter=", ">", "", "</parameter>\n", "</function>"),
         call=Affix("<seed:tool_call>\n", "\n</seed:tool_call>"),
     ),
 )
@@ -172,15 +179,30 @@ MINIMAX = ReplyFormat(
     THINK,
     ToolCallFormat(
         TaggedBody(
-            '<invoke name="', '">\n', '<parameter name="', '">', "</parameter>\n", "</invoke>\n"
+            '<invoke name="', '">\n', '<parameter name="', '">', "", "</parameter>\n", "</invoke>\n"
         ),
         section=Affix("\n<minimax:tool_call>\n", "</minimax:tool_call>"),
+    ),
+)
+DEEPSEEK_V32 = ReplyFormat(
+    THINK,
+    ToolCallFormat(
+        TaggedBody(
+            '<｜DSML｜invoke name="',
+            '">\n',
+            '<｜DSML｜parameter name="',
+            '" string="true">',
+            '" string="false">',
+            "</｜DSML｜parameter>\n",
+            "</｜DSML｜invoke>",
+        ),
+        section=Affix("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
     ),
 )
 GLM = ReplyFormat(
     THINK,
     ToolCallFormat(
-        TaggedBody("", "\n", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", ""),
+        TaggedBody("", "\n", "<arg_key>", "</arg_key>\n<arg_value>", "", "</arg_value>\n"),
         call=Affix("\n<tool_call>", "</tool_call>"),
     ),
 )
@@ -499,6 +521,16 @@ SAMPLES = (
         '<parameter name="path">src/a.py</parameter>\n</invoke>\n<invoke name="list_files">\n'
         "</invoke>\n</minimax:tool_call>",
         (reasoning("So."), *call(0, "read", READ), *call(1, "list_files", "{}")),
+        in_reasoning=True,
+    ),
+    ReplySample(
+        "deepseek-v3.2",
+        DEEPSEEK_V32,
+        'Hm.</think><｜DSML｜function_calls>\n<｜DSML｜invoke name="edit">\n'
+        '<｜DSML｜parameter name="note" string="true">null</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="unknown" string="false">[1]</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        (reasoning("Hm."), *call(0, "edit", '{"note": "null", "unknown": [1]}')),
         in_reasoning=True,
     ),
     ReplySample(

@@ -18,10 +18,11 @@ from milepost.chat.reply_format import TaggedBody, ToolCallFormat
 from milepost.chat.reply_writer import MAX_NAME_CHARS, ReplyWriter
 from milepost.chat.text_source import Malformed, Steps, Stops, TextSource, Write
 from milepost.chat.tool_formats.argument_writer import ArgumentWriter
-from milepost.chat.tool_formats.parameter_types import permitted_types, to_json
+from milepost.chat.tool_formats.parameter_types import ANY, permitted_types, to_json
 
 MAX_KEY_CHARS = 1024  # arbitrary
 ONLY_STRING = frozenset(["string"])
+NO_STRING = frozenset(["null", "boolean", "number", "array", "object"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class _Tags:
     name_end: tuple[str, ...]
     key_start: tuple[str, ...]
     key_end: tuple[str, ...]
+    json_key_end: tuple[str, ...]
     value_end: tuple[str, ...]
     followers: tuple[str, ...]  # one of them stands behind a value, and behind the name
     arguments_end: str
@@ -48,6 +50,7 @@ class _Tags:
             name_end=tuple(body.name_end.split()),
             key_start=key_start,
             key_end=tuple(body.key_end.split()),
+            json_key_end=tuple(body.json_key_end.split()),
             value_end=tuple(body.value_end.split()),
             followers=tuple(text for text in (*key_start[:1], *ends) if text),
             arguments_end=end,
@@ -97,10 +100,10 @@ def _read_argument(
 ) -> Steps[None]:
     yield from _expect_all(source, tags.key_start)
     key, _ = yield from source.read_until(Stops(tags.key_end[:1]), MAX_KEY_CHARS)
-    yield from _expect_all(source, tags.key_end[1:])
+    types = yield from _read_key_end(source, tags)
     if tags.breaks_before_value and (yield from source.peek()) == "\n":
         yield from source.take(1)
-    types = permitted_types(parameters, key.strip())
+    types = types or permitted_types(parameters, key.strip())
     arguments.key(key.strip())
     if types == ONLY_STRING:
         arguments.write('"')
@@ -110,6 +113,20 @@ def _read_argument(
         pieces: list[str] = []
         yield from _read_value(source, tags, pieces.append)
         arguments.write(to_json("".join(pieces), types))
+
+
+def _read_key_end(source: TextSource, tags: _Tags) -> Steps[frozenset[str]]:
+    """Read what is left of the end of a key; return the types that it says, if it says any."""
+    if not tags.json_key_end:
+        yield from _expect_all(source, tags.key_end[1:])
+        return ANY
+    for text, json_text in zip(tags.key_end[1:], tags.json_key_end[1:], strict=False):
+        found = yield from source.match_after_space((text, json_text))
+        if not found:
+            raise Malformed("the end of a key is missing")
+        if text != json_text:
+            return ONLY_STRING if found == text else NO_STRING
+    return ANY
 
 
 def _read_value(source: TextSource, tags: _Tags, write: Write) -> Steps[None]:
