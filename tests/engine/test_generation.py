@@ -349,3 +349,7 @@ def test_control_tokens_are_text_only_when_wanted(full: RunningEngine) -> None:
     assert (hidden.text, hidden.tokens) == ("", [start, start])
     shown = full.ask(PROMPT, max_tokens=2, sampling=params, special=True)
     assert shown.text == 2 * models.TURN_START
+    other = full.ask(PROMPT, max_tokens=2, sampling=params, shown_tokens=(start + 1,))
+    assert other.text == ""
+    single = full.ask(PROMPT, max_tokens=2, sampling=params, shown_tokens=(start,))
+    assert single.text == 2 * models.TURN_START

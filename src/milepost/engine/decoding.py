@@ -65,7 +65,9 @@ class Decoder:
             return "eos"
         choice.append(token)
         self._note_token(choice, token, logits)
-        piece = self._vocab.piece(token, special=choice.request.message.special)
+        message = choice.request.message
+        is_shown = message.special or token in message.shown_tokens
+        piece = self._vocab.piece(token, special=is_shown)
         text = choice.stop.feed(choice.detokenizer.feed(piece))
         if text:
             self._send_delta(choice, text)

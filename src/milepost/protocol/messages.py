@@ -16,7 +16,7 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 5  # counts up with every change of a message
+PROTOCOL_VERSION = 6  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
@@ -81,6 +81,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     cache_prompt: bool = True  # False: compute everything, reuse nothing
     wants_progress: bool = False  # send PromptProgress after each prefill chunk
     special: bool = False  # render control tokens in the text
+    shown_tokens: tuple[int, ...] = ()  # control tokens to render even where `special` is off
     boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
     keeps_prompt_end: bool = False  # later requests may leave the prompt behind "prompt_end"
     has_new_tools: bool = False  # its system messages were last seen with other tools

@@ -69,6 +69,7 @@ class GenerateSpec:
     cache_prompt: bool = True
     wants_progress: bool = False
     special: bool = False
+    shown_tokens: tuple[int, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     keeps_prompt_end: bool = False
     has_new_tools: bool = False
@@ -86,6 +87,7 @@ class GenerateSpec:
             cache_prompt=self.cache_prompt,
             wants_progress=self.wants_progress,
             special=self.special,
+            shown_tokens=self.shown_tokens,
             boundaries=self.boundaries,
             keeps_prompt_end=self.keeps_prompt_end,
             has_new_tools=self.has_new_tools,

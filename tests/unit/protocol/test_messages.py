@@ -66,6 +66,7 @@ TO_ENGINE: tuple[ToEngine, ...] = (
         cache_prompt=False,
         wants_progress=True,
         special=True,
+        shown_tokens=(3, 4),
         boundaries=(Boundary(1, "message_end", 0, "user"),),
         keeps_prompt_end=True,
         has_new_tools=True,
