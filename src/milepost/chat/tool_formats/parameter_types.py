@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from milepost.chat.tool_formats.argument_writer import quote
+from milepost.chat.tool_formats.pythonic_calls import literal_to_json
 
 ANY: frozenset[str] = frozenset()  # nothing is known
 MAX_SCHEMA_DEPTH = 8  # of references and alternatives; arbitrary
@@ -19,6 +20,7 @@ JSON_TYPES = {
     dict: "object",
     type(None): "null",
 }
+CONTAINERS = frozenset(["array", "object"])
 WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -35,9 +37,12 @@ def permitted_types(parameters: object, key: str) -> frozenset[str]:
 def to_json(raw: str, types: frozenset[str]) -> str:
     """Return the JSON text of a value that is written as raw text.
 
-    It is a string where the schema permits nothing else, or where it is no JSON of another type.
+    It is a string where the schema permits nothing else, or where it is no JSON of another type;
+    lists and objects may be written as Python does, as some templates show them (Seed-OSS).
     """
     text = WORDS.get(raw.strip(), raw.strip())
+    if types & CONTAINERS and "string" not in types:
+        text = _mend_literal(text)
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -88,6 +93,15 @@ def _resolve(reference: str, root: Mapping[str, Any]) -> object:
             return None
         found = found.get(step.replace("~1", "/").replace("~0", "~"))
     return found
+
+
+def _mend_literal(text: str) -> str:
+    """Return a list or an object as JSON where it is written as Python does, else the text."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return literal_to_json(text)
+    return text
 
 
 def _refuse(name: str) -> None:

@@ -11,7 +11,7 @@ import re
 
 from milepost.chat.reply_format import JsonBody
 from milepost.chat.reply_writer import ReplyWriter
-from milepost.chat.text_source import Malformed, Steps, Stops, TextSource, Write
+from milepost.chat.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
 from milepost.chat.tool_formats.argument_writer import ArgumentWriter
 from milepost.chat.tool_formats.json_calls import read_json_calls, read_json_list
 from milepost.chat.tool_formats.json_text import escape
@@ -61,6 +61,20 @@ def read_pythonic_calls(source: TextSource, writer: ReplyWriter) -> Steps[None]:
         if not is_list or (yield from source.match_after_space(("]",))):
             return
         yield from source.expect_after_space(",")
+
+
+def literal_to_json(text: str) -> str:
+    """Return a Python literal as JSON text; any other text as it is."""
+    source = TextSource()
+    source.feed(f"{text} ,")
+    source.end()
+    pieces: list[str] = []
+    try:
+        for _ in _copy_value(source, pieces.append, MAX_DEPTH):
+            pass
+    except (Malformed, OutOfText):
+        return text
+    return "".join(pieces) if source.rest().strip() == "," else text
 
 
 def _read_call(source: TextSource, writer: ReplyWriter) -> Steps[None]:
