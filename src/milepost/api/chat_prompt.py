@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast, get_args
 
 from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
 from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
+from milepost.chat.boundaries import PromptBoundaries
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
+from milepost.chat.reply_plan import (
+    ReasoningPlace,
+    ReplyPlan,
+    ReplyWishes,
+    find_shown_tokens,
+    plan_reply,
+)
 from milepost.errors import NotSupported
 from milepost.protocol.messages import Boundary
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A prompt, and how the replies to it are read."""
+
+    prompt: Prompt
+    reply: ReplyPlan
 
 
 def render_prompt(services: Services, fields: ChatFields) -> RenderedPrompt:
@@ -23,9 +40,12 @@ def render_prompt(services: Services, fields: ChatFields) -> RenderedPrompt:
 
 async def prepare_chat_prompt(
     services: Services, fields: ChatFields, num_body_bytes: int
-) -> Prompt:
-    """Return the prompt as tokens, with its boundaries."""
-    return await services.preparation.run(num_body_bytes, lambda: _make_prompt(services, fields))
+) -> ChatPrompt:
+    """Return the prompt as tokens, with its boundaries, and the plan of its replies."""
+    wishes = read_reply_wishes(services, fields)
+    return await services.preparation.run(
+        num_body_bytes, lambda: _make_prompt(services, fields, wishes)
+    )
 
 
 def read_conversation(fields: ChatFields) -> Conversation:
@@ -35,6 +55,20 @@ def read_conversation(fields: ChatFields) -> Conversation:
             "'continue_final_message' is not supported yet", param="continue_final_message"
         )
     return parse_conversation(fields.messages, fields.tools, fields.documents)
+
+
+def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyWishes:
+    """Return what the server and the request want of replies; the request has the last word."""
+    chat = services.settings.chat
+    place = fields.reasoning_format or chat.reasoning_format
+    places = get_args(ReasoningPlace)
+    if place not in places:
+        raise field_error("reasoning_format", f"must be one of {', '.join(places)}", place)
+    return ReplyWishes(
+        reasoning=cast(ReasoningPlace, place),
+        parses_calls=fields.tool_choice != "none" and fields.parse_tool_calls is not False,
+        parses_anything=not chat.skip_chat_parsing,
+    )
 
 
 def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
@@ -53,7 +87,7 @@ def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
     return {**kwargs, **(fields.chat_template_kwargs or {})}
 
 
-def _make_prompt(services: Services, fields: ChatFields) -> Prompt:
+def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
     conversation = read_conversation(fields)
     kwargs = template_kwargs(services, fields)
     rendered = _render(services, fields, conversation, kwargs)
@@ -70,7 +104,27 @@ def _make_prompt(services: Services, fields: ChatFields) -> Prompt:
         Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
         for pos, boundary in zip(positions, found.boundaries, strict=True)
     )
-    return Prompt(tokens, boundaries, found.keeps_prompt_end, services.tools.is_new(conversation))
+    reply_format = services.templates.choose(conversation).reply_format
+    tools = conversation.tools or ()
+    prompt = Prompt(
+        tokens,
+        boundaries,
+        found.keeps_prompt_end,
+        services.tools.is_new(conversation),
+        find_shown_tokens(
+            reply_format, has_tools=bool(tools), controls=services.vocab.control_texts()
+        ),
+    )
+    generation_part = _generation_part(rendered, found)
+    return ChatPrompt(prompt, plan_reply(reply_format, generation_part, tools, wishes))
+
+
+def _generation_part(rendered: RenderedPrompt, found: PromptBoundaries) -> str:
+    """Return what stands behind the last message; all of the last line where that is not known."""
+    for boundary in found.boundaries:
+        if boundary.kind == "prompt_end":
+            return rendered[boundary.offset :]
+    return rendered.rstrip().rpartition("\n")[2]
 
 
 def _render(

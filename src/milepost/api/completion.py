@@ -31,6 +31,7 @@ class Prompt:
     boundaries: tuple[Boundary, ...] = ()
     keeps_prompt_end: bool = False
     has_new_tools: bool = False
+    shown_tokens: tuple[int, ...] = ()  # control tokens that are a part of the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +155,7 @@ def plan_completion(
             cache_prompt=params.cache_prompt,
             wants_progress=params.wants_progress,
             special=params.special,
+            shown_tokens=prompt.shown_tokens,
             boundaries=prompt.boundaries,
             keeps_prompt_end=prompt.keeps_prompt_end,
             has_new_tools=prompt.has_new_tools,

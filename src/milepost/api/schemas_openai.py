@@ -20,7 +20,9 @@ class ChatFields(GenerationFields):
     messages: Any  # checked by milepost.chat.conversation
     tools: Any = None
     documents: Any = None
-    tool_choice: Any = None  # accepted; tools are rendered whatever it says
+    tool_choice: Any = None  # tools are rendered whatever it says; "none": text is never a call
+    parse_tool_calls: Boolean | None = None
+    reasoning_format: Text | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Text | None = None
     add_generation_prompt: Boolean | None = None
@@ -48,11 +50,28 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     content: tuple[LogprobShape, ...]
 
 
+class FunctionShape(msgspec.Struct, frozen=True, kw_only=True):
+    """`function` of a tool call."""
+
+    name: str
+    arguments: str  # JSON text, as the model wrote it
+
+
+class CallShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call of a message."""
+
+    id: str
+    type: str = "function"
+    function: FunctionShape
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """`message` of a chat choice."""
 
     role: str = "assistant"
-    content: str
+    content: str | None  # None: there are only calls
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[CallShape, ...] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +97,29 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     timings: TimingsShape
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to the function of a call."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a tool call; the first one has all but the rest of the arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What a chunk adds to a message."""
 
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[CallDelta, ...] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ ACCEPTED_SWITCHES = _names(
     "--kv-unified -kvu --cont-batching -cb --no-context-shift --cache-prompt --perf --no-perf",
     "--warmup --no-warmup --no-mmproj --no-mmproj-auto --no-models-autoload --escape -e",
     "--no-agent -no-ag --no-ui-mcp-proxy --no-webui-mcp-proxy --no-cors-credentials",
-    "--no-skip-chat-parsing --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps",
+    "--log-prefix --no-log-prefix --log-timestamps --no-log-timestamps",
 )
 ACCEPTED_WITH_VALUE = _names("--threads-http --log-colors --defrag-thold -dt")
 
@@ -37,7 +37,7 @@ _CACHE = (
 )
 _CHAT = (
     "--reasoning -rea --reasoning-effort --reasoning-budget --reasoning-budget-message "
-    "--reasoning-preserve --no-reasoning-preserve --skip-chat-parsing --prefill-assistant "
+    "--reasoning-preserve --no-reasoning-preserve --prefill-assistant "
     "--no-prefill-assistant"
 )
 _HARDWARE = (

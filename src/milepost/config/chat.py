@@ -66,6 +66,17 @@ class ChatSettings:
             env="LLAMA_ARG_THINK",
             group="Chat",
             choices=REASONING_FORMATS,
-            help="Where the model's thoughts are put in answers (accepted; has no effect yet).",
+            help="Where the model's thoughts are put in answers: in reasoning_content, "
+            "in the content as they were written (none), or in both (deepseek-legacy).",
+        ),
+    )
+    skip_chat_parsing: bool = setting(
+        False,
+        Flag(
+            names="--skip-chat-parsing",
+            negated="--no-skip-chat-parsing",
+            env="LLAMA_ARG_SKIP_CHAT_PARSING",
+            group="Chat",
+            help="Leave thoughts and tool calls in the content, as the model writes them.",
         ),
     )

@@ -28,11 +28,12 @@ class Api:
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     settings: Settings = field(default_factory=Settings)
+    template: str = DEFAULT_TEMPLATE
 
     def services(self) -> Services:
         """Return what the app works with."""
         vocab = FakeVocab()
-        templates = load_templates({"": DEFAULT_TEMPLATE}, vocab)
+        templates = load_templates({"": self.template}, vocab)
         return Services(
             engine=cast(Any, self.engine),
             vocab=vocab,
