@@ -115,7 +115,7 @@ def write_recipe(recipe: Recipe, path: Path) -> Path:
     """Write the model of a recipe to `path` and return it; replaces a file that is there."""
     architecture, add_layers = _ARCHITECTURES[recipe.kind]
     shape = recipe.shape
-    words = recipe.vocabulary or Vocabulary(vocabulary(), _add_vocabulary)
+    words = recipe.vocabulary or Vocabulary(vocabulary(), add_vocabulary)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"milepost tiny {recipe.kind}")
     words.add_to(writer)
@@ -162,16 +162,18 @@ def _byte_letters() -> list[str]:
     return [letters[byte] for byte in range(256)]
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, more_controls: Sequence[str] = ()) -> None:
+    """State the tokens of `vocabulary`, and further control tokens behind them."""
     tokens = vocabulary()
     num_normal = len(tokens) - len(_special_tokens())
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
+    writer.add_token_list([*tokens, *more_controls])
     writer.add_token_types(
         [gguf.TokenType.NORMAL] * num_normal
         + [gguf.TokenType.CONTROL] * len(CONTROL_TOKENS)
         + [gguf.TokenType.USER_DEFINED] * len(USER_DEFINED_TOKENS)
+        + [gguf.TokenType.CONTROL] * len(more_controls)
     )
     writer.add_token_merges([" ".join(pair) for pair in _merges()])
     writer.add_bos_token_id(tokens.index(END_OF_TEXT))
