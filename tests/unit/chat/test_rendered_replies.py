@@ -1,4 +1,4 @@
-"""Calls that published templates render are read again as what they were."""
+"""Calls that templates render are read again as what they were."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from tests.unit.chat.reply_samples import TOOLS, merge
+from tests.unit.chat.reply_templates import GLM, HERMES, QWEN_XML, THINK, calls
+from tests.unit.chat.reply_templates import template as make_template
 
 from milepost.chat.conversation import parse_conversation
 from milepost.chat.reply_events import CallArguments, CallEnd, CallStart, ParseWarning, ReplyEvent
@@ -34,12 +36,38 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("read", {"path": "src/a.py", "line": 3}),
 ]
 
-pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published templates here")
+OWN = {
+    "hermes": HERMES,
+    "qwen-xml": QWEN_XML,
+    "glm": GLM,
+    "list": calls(
+        "(', ' if NUMBER else '') ~ '{\"name\": \"' ~ NAME ~ '\", \"arguments\": ' ~ ARGUMENTS"
+        " ~ '}'",
+        before="'<CALLS>['",
+        behind="']</CALLS>'",
+    ),
+    "kimi": calls(
+        "'<|call|>functions.' ~ NAME ~ ':' ~ NUMBER ~ '<|arguments|>' ~ ARGUMENTS ~ '<|call_end|>'",
+        before="'<|calls|>'",
+        behind="'<|calls_end|>'",
+    ),
+    "mistral": calls("'[TOOL_CALLS]' ~ NAME ~ '[CALL_ID]' ~ ID ~ '[ARGS]' ~ ARGUMENTS"),
+}
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_calls_of_own_templates_are_read_again(name: str) -> None:
+    check_calls(ChatTemplate(make_template(THINK + OWN[name]), name=name))
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published templates here")
 @pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.jinja")), ids=lambda path: path.stem)
-def test_rendered_calls_are_read_again(path: Path) -> None:
-    template = ChatTemplate(path.read_text("utf-8"), name=path.stem)
+def test_calls_of_published_templates_are_read_again(path: Path) -> None:
+    check_calls(ChatTemplate(path.read_text("utf-8"), name=path.stem))
+
+
+def check_calls(template: ChatTemplate) -> None:
+    """Check that what the template renders of calls is read as these calls."""
     calls = template.reply_format.tool_calls
     if calls is None:
         pytest.skip("the template has no tool calls")
