@@ -390,6 +390,15 @@ SAMPLES = (
         ),
     ),
     ReplySample(
+        "llama-3-answers-other-json",
+        LLAMA3,
+        '{"type": "list", "items": [{"name": "read", "parameters": {}}]}',
+        (
+            ParseWarning("a tool call is not well formed: there is a key that no call has"),
+            content('{"type": "list", "items": [{"name": "read", "parameters": {}}]}'),
+        ),
+    ),
+    ReplySample(
         "mistral-nemo",
         MISTRAL_NEMO,
         '[TOOL_CALLS][{"name": "read", "arguments": {"path": "src/a.py"}, "id": "abc123def"}, '

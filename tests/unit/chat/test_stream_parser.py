@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.chat.reply_samples import (
     GPT_OSS,
+    LLAMA3,
     QWEN3,
     QWEN3_CODER,
     QWEN25,
@@ -190,7 +191,11 @@ def test_a_damaged_reply_is_no_error(sample: ReplySample, data: st.DataObject) -
     assert parse_sample(sample, text) == whole
 
 
-@pytest.mark.parametrize("text", ["{" * 5000, "[" * 5000, '{"a":' * 5000], ids=["{", "[", "keys"])
+@pytest.mark.parametrize(
+    "text",
+    ["{" * 5000, "[" * 5000, '{"a":' * 5000, '{"function":' * 5000],
+    ids=["{", "[", "keys", "wrapped"],
+)
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_deep_nesting_is_no_error(name: str, text: str) -> None:
     calls = FORMATS[name].tool_calls
@@ -205,6 +210,14 @@ def test_text_is_held_back_only_while_it_may_become_a_marker() -> None:
 
     assert parser.feed("a <tool") == [content("a")]
     assert parser.feed("box> b") == [content(" <toolbox> b")]
+
+
+def test_an_answer_in_json_is_not_held_back() -> None:
+    parser = ReplyParser(LLAMA3, tools=TOOLS)
+
+    assert parser.feed('{"na') == []
+    assert merge(parser.feed('mes": ["Ada'))[-1] == content('{"names": ["Ada')
+    assert parser.feed('"]}') == [content('"]}')]
 
 
 def test_arguments_are_streamed_as_they_come() -> None:

@@ -4,10 +4,13 @@
 
 A list is read wherever one begins, and the keys `arguments` and `parameters` both do: models mix
 them up. Arguments that stand before the name, or before an id that the format promises, are held
-back until it comes.
+back until it comes. Where calls have no marker, a key that no call has ends the attempt at once: an
+answer in JSON must not be held back to its end.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from milepost.chat.reply_format import JsonBody
 from milepost.chat.reply_writer import ReplyWriter
@@ -15,6 +18,7 @@ from milepost.chat.text_source import Malformed, Steps, TextSource
 from milepost.chat.tool_formats.json_text import copy_arguments, copy_json, read_string
 
 ARGUMENT_KEYS = ("arguments", "parameters")
+OTHER_KEYS = ("type", "id")
 
 
 def read_json_calls(source: TextSource, body: JsonBody, writer: ReplyWriter) -> Steps[None]:
@@ -56,6 +60,11 @@ class _Draft:
             self._writer.arguments(text)
         else:
             self._held.append(text)
+
+    def check_other_key(self, key: str) -> None:
+        """Raise Malformed where a key shows that this is no call."""
+        if self._writer.needs_known_name and key not in OTHER_KEYS:
+            raise Malformed("there is a key that no call has")
 
     def end(self) -> None:
         """End the call."""
@@ -100,7 +109,7 @@ def _read_members(source: TextSource, body: JsonBody, draft: _Draft) -> Steps[No
 def _read_member(source: TextSource, body: JsonBody, draft: _Draft, key: str) -> Steps[None]:
     char = yield from source.peek()
     if body.wrapper_key and key == body.wrapper_key and char == "{":
-        yield from _read_members(source, body, draft)
+        yield from _read_members(source, replace(body, wrapper_key=""), draft)
     elif key == body.name_key and char == '"':
         draft.name = yield from read_string(source)
     elif key == body.id_key and char == '"':
@@ -109,6 +118,7 @@ def _read_member(source: TextSource, body: JsonBody, draft: _Draft, key: str) ->
         yield from copy_arguments(source, draft.write)
         draft.has_arguments = True
     else:
+        draft.check_other_key(key)
         yield from copy_json(source, _skip)
 
 
