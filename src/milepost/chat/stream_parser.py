@@ -180,9 +180,11 @@ class ReplyParser:
         while True:
             yield from read_body(self._reading)
             source.mark()
-            yield from source.match_after_space((calls.call_end,))
+            is_closed = yield from source.match_after_space((calls.call_end,))
             source.mark()
-            follower = yield from source.match_after_space(followers)
+            # Some models write several objects between one pair of markers.
+            more = "" if is_closed else calls.body_start
+            follower = yield from source.match_after_space((*followers, more))
             if follower == calls.section_end or not follower:
                 return
             if follower == calls.separator and follower != opening:
@@ -205,7 +207,7 @@ class _CallMarkers:
             self.name_start = body.name_start.strip()
         is_marked = self.section_start or self.call_start
         self.body_start = ""  # what a body without a marker before it begins with
-        if isinstance(body, JsonBody) and not self.call_start and not body.in_list:
+        if isinstance(body, JsonBody) and not body.in_list:
             self.body_start = "{"
         self.bare_start = ""  # what calls without any marker begin with
         if not is_marked and isinstance(body, JsonBody | PythonicBody):

@@ -353,6 +353,13 @@ SAMPLES = (
         ),
     ),
     ReplySample(
+        "two-calls-in-one-pair-of-tags",
+        QWEN25,
+        f'<tool_call>\n{{"name": "read", "arguments": {READ}}}\n{{"name": "list_files"}}\n'
+        "</tool_call>\n{}",
+        (*call(0, "read", READ), *call(1, "list_files", "{}"), content("{}")),
+    ),
+    ReplySample(
         "no-json",
         QWEN25,
         "Calls stand in <tool_call> tags.\n",
