@@ -111,7 +111,7 @@ def measure_index(root: Path) -> dict[str, float]:
     return {
         "runs": len(forest.runs),
         "blobs": len(forest.blobs),
-        "tokens": len(forest.runs.tokens),
+        "tokens": forest.runs.num_tokens,
         "open_ms": (opened_s - began_s) * 1e3,
         "load_ms": (loaded_s - opened_s) * 1e3,
         "load_and_grow_tree_ms": tier_s * 1e3,

@@ -82,7 +82,7 @@ def _read_indices(folder: Path) -> Iterator[tuple[int, int]]:
             forest = index.load()
         finally:
             index.close()
-        yield sum(blob.num_bytes for blob in forest.blobs), len(forest.runs.tokens)
+        yield sum(blob.num_bytes for blob in forest.blobs), forest.runs.num_tokens
 
 
 if __name__ == "__main__":

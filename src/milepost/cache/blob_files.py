@@ -51,21 +51,13 @@ class FoundFile(NamedTuple):
 
     folder: str
     name: str
+    id: int  # the blob that it is, or was to become
+    is_temporary: bool  # it was not finished
 
     @property
     def path(self) -> Path:
         """Where it is."""
         return Path(self.folder, self.name)
-
-    @property
-    def id(self) -> int:
-        """The blob that it is, or was to become."""
-        return int(self.name[:16], 16)
-
-    @property
-    def is_temporary(self) -> bool:
-        """Whether it was not finished."""
-        return len(self.name) > 16
 
 
 class BlobFiles:
@@ -120,7 +112,7 @@ class BlobFiles:
             path = os.path.join(self.folder, folder)
             for name in _list_names(path):
                 if _NAME.fullmatch(name):
-                    yield FoundFile(path, name)
+                    yield FoundFile(path, name, int(name[:16], 16), len(name) > 16)
 
     def _write(self, descriptor: int, pieces: list[bytes | memoryview]) -> None:
         for index, piece in enumerate(pieces):

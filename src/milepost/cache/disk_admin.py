@@ -159,10 +159,10 @@ def opened(path: Path) -> Iterator[Index]:
 
 def _last_uses(forest: StoredForest) -> dict[int, float]:
     """Return for each run when it, or any run below it, was used last."""
-    uses = dict.fromkeys(forest.runs.ids.tolist(), 0.0)
+    uses = dict.fromkeys(forest.runs.ids, 0.0)
     for blob in forest.blobs:
         uses[blob.run] = max(uses.get(blob.run, 0.0), blob.last_used_s)
-    numbers = zip(forest.runs.ids.tolist(), forest.runs.parents.tolist(), strict=True)
+    numbers = zip(forest.runs.ids, forest.runs.parents, strict=True)
     for run, parent in reversed(list(numbers)):  # children before their parents
         if parent != NO_RUN:
             uses[parent] = max(uses[parent], uses[run])

@@ -167,12 +167,17 @@ def reconcile(index: Index, folder: DiskFolder, now_s: float) -> None:
     What nobody can use is deleted when it is old enough and no living process holds it.
     """
     ids = index.blob_ids()
-    found = list(folder.files.find_all())
-    present = {file.id for file in found if not file.is_temporary}
+    present: set[int] = set()
+    strangers = []
+    for file in folder.files.find_all():
+        if file.is_temporary or file.id not in ids:
+            strangers.append(file)
+        else:
+            present.add(file.id)
     missing = [blob_id for blob_id in ids - present if not folder.files.path_of(blob_id).exists()]
-    known = index.blob_ids()  # read after the files: what was finished meanwhile has its row
-    strangers = [file for file in found if file.is_temporary or file.id not in known]
     if missing or strangers:
+        known = index.blob_ids()  # what was finished meanwhile has its row
+        strangers = [file for file in strangers if file.is_temporary or file.id not in known]
         with index.transaction():
             index.remove_blobs(missing)
             orphans = [file for file in strangers if not _adopt(index, folder, file)]

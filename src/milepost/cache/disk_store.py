@@ -147,9 +147,8 @@ class DiskStore:
             forest = self._load_repaired()
         except (OSError, sqlite3.Error) as error:
             raise DiskCacheUnusable(f"{self._index_path} cannot be read ({error})") from error
-        self._forget(list(self._blobs))
-        for blob in forest.blobs:
-            self._learn(blob)
+        self._blobs = {blob.id: blob for blob in forest.blobs}
+        self._num_bytes = sum([blob.file_bytes for blob in forest.blobs])
         return forest
 
     def refresh(self) -> Changes:

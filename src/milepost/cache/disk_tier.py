@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 
-from milepost.cache.checkpoint import Checkpoint, CheckpointKind
+from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.disk_store import DiskStatistics, DiskStore
 from milepost.cache.disk_writer import Completion
+from milepost.cache.growth import grow_forest
 from milepost.cache.match import StoredState
-from milepost.cache.moment import Moment
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.segment import NO_BLOB, Segment
-from milepost.cache.stored_forest import StoredBlob, StoredForest, StoredRuns
 from milepost.cache.tree import Node, Path, Tokens
 from milepost.errors import StoredStateLost
 
@@ -33,8 +31,6 @@ NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
 # they are 1,200 tokens apart.
 MAX_STATE_SHARE = 2.0
 BARE_GAP_TOKENS = 2048.0  # where there are no cells to compare with; arbitrary
-KINDS: dict[str, CheckpointKind] = {kind: kind for kind in get_args(CheckpointKind)}
-LONG_AGO = Moment(-(1 << 31), 0.0)
 # When the budget is full, this part of it is freed at once. Arbitrary.
 SLACK = 1 / 16
 
@@ -74,7 +70,7 @@ class DiskTier:
             DiskCacheUnusable: the index cannot be read.
         """
         forest = self._store.load()
-        useless = [blob.id for blob in self._hang(forest, offset_s)]
+        useless = grow_forest(forest, self._cache, offset_s)
         self._store.remove(useless)
         return LoadedTier(len(forest.blobs), len(useless), self._store.num_bytes)
 
@@ -169,36 +165,6 @@ class DiskTier:
 
     # --- private -------------------------------------------------------------------------
 
-    def _hang(self, forest: StoredForest, offset_s: float) -> list[StoredBlob]:
-        """Hang blobs on the tree, and return those that fit nowhere."""
-        left: dict[int, list[StoredBlob]] = {}
-        for blob in forest.blobs:
-            left.setdefault(blob.run, []).append(blob)
-        tips: list[_Tip] = []
-        useless: list[StoredBlob] = []
-        for run in choose_tips(forest.runs, left):
-            blobs = left.pop(run)
-            end = max(blob.end for blob in blobs)
-            for ancestor, cut in forest.runs.ancestors(run):
-                passed = left.get(ancestor, [])
-                blobs += [blob for blob in passed if blob.end <= cut]
-                left[ancestor] = [blob for blob in passed if blob.end > cut]
-            # Cells first, from the root on: none may be hung behind a gap.
-            blobs.sort(key=lambda blob: (blob.kind != "segment", blob.end))
-            held = [_held_of(blob) for blob in blobs]
-            path = self._cache.grow(forest.runs.history(run, end), LONG_AGO)
-            useless += [
-                blob
-                for blob, one in zip(blobs, held, strict=True)
-                if not self._cache.inventory.hang_stored(path, one)
-            ]
-            last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
-            tips.append(_Tip(last_used_s, path.nodes[-1], held))
-        _date(tips)
-        for pin in forest.pins:
-            self._cache.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
-        return useless
-
     def _fetch_one(self, held: Segment | Checkpoint) -> None:
         try:
             data = self._store.read(held.blob_id)
@@ -248,22 +214,6 @@ def history_of(segment: Segment, node: Node, tokens: Tokens) -> Tokens:
     return np.concatenate(pieces)
 
 
-def choose_tips(runs: StoredRuns, blobs: dict[int, list[StoredBlob]]) -> list[int]:
-    """Choose the runs of which the histories pass all blobs, parents first. Pure.
-
-    A conversation of a hundred runs is so added to the tree once. Parents first, for a branch may
-    need cells that reach beyond the place where it parts.
-    """
-    passed: dict[int, int] = {}  # up to where later runs need a run
-    tips = []
-    for run in sorted(blobs, reverse=True):
-        if max(blob.end for blob in blobs[run]) > passed.get(run, 0):
-            tips.append(run)
-            for ancestor, cut in runs.ancestors(run):
-                passed[ancestor] = max(passed.get(ancestor, 0), cut)
-    return tips[::-1]
-
-
 def choose_saved(path: Path) -> list[Checkpoint]:
     """Choose the states of a history that are worth a place on disk. Pure.
 
@@ -291,33 +241,3 @@ def choose_gap(path: Path) -> float:
     if not num_bytes:
         return BARE_GAP_TOKENS
     return state_bytes * num_tokens / num_bytes / MAX_STATE_SHARE
-
-
-@dataclass(frozen=True, slots=True)
-class _Tip:
-    """The end of a conversation of an earlier run, and what was hung on the way to it."""
-
-    last_used_s: float  # by the clock of the tree
-    node: Node
-    held: list[Segment | Checkpoint]
-
-
-def _date(tips: list[_Tip]) -> None:
-    """Let conversations of earlier runs be older than all to come, in the order of their use."""
-    tips.sort(key=lambda tip: tip.last_used_s)
-    for age, tip in zip(range(len(tips), 0, -1), tips, strict=True):
-        moment = Moment(-age, tip.last_used_s)
-        node: Node | None = tip.node
-        while node is not None and node.parent is not None:
-            node.last_used = max(node.last_used, moment)
-            node = node.parent
-        for held in tip.held:
-            if isinstance(held, Checkpoint):
-                held.last_used = moment
-
-
-def _held_of(blob: StoredBlob) -> Segment | Checkpoint:
-    if blob.kind == "segment":
-        return Segment(blob.start, blob.end, None, blob.num_bytes, blob.id)
-    kind = KINDS.get(blob.name, "chunk")  # "chunk": a kind of another version
-    return Checkpoint(blob.end, kind, None, blob.num_bytes, LONG_AGO, blob.num_hits, blob.id)

@@ -20,13 +20,12 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from milepost.cache.blob_files import FILE_MODE
 from milepost.cache.disk_format import (
     HEADER_BYTES,
     KIND_CODES,
-    KINDS,
     TOKEN_BYTES,
     BlobHeader,
     BlobKind,
@@ -73,6 +72,9 @@ CREATE TABLE days (day INTEGER PRIMARY KEY, num_bytes INTEGER NOT NULL);  -- sin
 _BLOB_COLUMNS = (
     'id, run, kind, name, start, "end", num_bytes, history, checksum, last_used_s, num_hits'
 )
+# The same as the fields of a StoredBlob.
+_KIND_NAMES = " ".join(f"WHEN {code} THEN '{kind}'" for kind, code in KIND_CODES.items())
+_BLOB_FIELDS = _BLOB_COLUMNS.replace("kind", f"CASE kind {_KIND_NAMES} END")
 
 
 # Those of the blobs in a JSON list, with all runs above them.
@@ -183,10 +185,10 @@ class Index:
     def find_blob(self, kind: BlobKind, start: int, history: bytes) -> StoredBlob | None:
         """Return what is stored of a history (by its checksum) from `start` to its end."""
         row = self._connection.execute(
-            f"SELECT {_BLOB_COLUMNS} FROM blobs WHERE history = ? AND kind = ? AND start = ?",
+            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE history = ? AND kind = ? AND start = ?",
             (history, KIND_CODES[kind], start),
         ).fetchone()
-        return None if row is None else _as_blob(row)
+        return None if row is None else StoredBlob._make(row)
 
     def total_bytes(self) -> int:
         """Return the length of all files together."""
@@ -220,13 +222,14 @@ class Index:
         Raises:
             sqlite3.IntegrityError: the same is stored already.
         """
-        row = (
-            *(header.id, run, KIND_CODES[header.kind], header.name, header.start, header.end),
+        blob = StoredBlob(
+            *(header.id, run, header.kind, header.name, header.start, header.end),
             *(header.num_bytes, header.history, header.checksum, now_s, 0),
         )
-        places = ", ".join("?" * len(row))
+        places = ", ".join("?" * len(blob))
+        row = (*blob[:2], KIND_CODES[header.kind], *blob[3:])
         self._connection.execute(f"INSERT INTO blobs ({_BLOB_COLUMNS}) VALUES ({places})", row)
-        return _as_blob(row)
+        return blob
 
     def remove_blobs(self, ids: Iterable[int]) -> None:
         """Remove rows, and the runs that nothing needs any more."""
@@ -297,9 +300,9 @@ class Index:
 
     def _blobs(self, condition: str, *arguments: str) -> list[StoredBlob]:
         rows = self._connection.execute(
-            f"SELECT {_BLOB_COLUMNS} FROM blobs WHERE {condition}", arguments
+            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE {condition}", arguments
         )
-        return [_as_blob(row) for row in rows]
+        return list(map(StoredBlob._make, rows))
 
     def _pins(self) -> list[StoredPin]:
         rows = self._connection.execute("SELECT run, pos, kind FROM pins")
@@ -348,7 +351,3 @@ def _make_schema(connection: sqlite3.Connection, path: Path) -> None:
         f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
         f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
     )
-
-
-def _as_blob(row: tuple[Any, ...]) -> StoredBlob:
-    return StoredBlob(row[0], row[1], KINDS[row[2]], *row[3:])

@@ -36,18 +36,7 @@ class Inventory:
 
     def hang_segment(self, path: Path, segment: Segment) -> bool:
         """Store a segment; False if cells before it are missing, or none of it is new."""
-        saved = path.saved_until
-        if not segment.start <= saved < segment.end:
-            return False
-        for node in path.nodes:
-            part_start, part_end = max(node.start, saved), min(node.end, segment.end)
-            if part_start < part_end:
-                node.parts.append(SegmentPart(segment, part_start, part_end))
-                if not self._traits.has_states:
-                    node.evicted = {pos for pos in node.evicted if pos > part_end}
-        self.num_segments += 1
-        self.segment_bytes += segment.ram_bytes
-        return True
+        return self._hang_behind(path, path.saved_until, segment)
 
     def hang_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
         """Store a checkpoint, in place of one at the same position."""
@@ -56,20 +45,28 @@ class Inventory:
         if old is not None:
             checkpoint.num_hits = old.num_hits
             self.remove_checkpoint(node, old)
-        insort(node.checkpoints, checkpoint, key=lambda held: held.pos)
-        node.evicted.discard(checkpoint.pos)
-        self.num_checkpoints += 1
-        self.checkpoint_bytes += checkpoint.ram_bytes
+        self._add_checkpoint(node, checkpoint)
 
-    def hang_stored(self, path: Path, held: Segment | Checkpoint) -> bool:
-        """Hang something that is on disk; False if it does not fit, or something is there."""
-        if isinstance(held, Segment):
-            return self._traits.has_segments and self.hang_segment(path, held)
-        node = path.node_at(held.pos)
-        if not self._traits.has_states or find_checkpoint(node, held.pos) is not None:
-            return False
-        self.hang_checkpoint(path, held)
-        return True
+    def hang_stored_segments(self, path: Path, segments: list[Segment]) -> list[int]:
+        """Hang segments that are on disk, ascending; return the blobs of those that do not fit."""
+        saved, useless = path.saved_until, []
+        for segment in segments:
+            if self._traits.has_segments and self._hang_behind(path, saved, segment):
+                saved = segment.end
+            else:
+                useless.append(segment.blob_id)
+        return useless
+
+    def hang_stored_checkpoints(self, path: Path, checkpoints: list[Checkpoint]) -> list[int]:
+        """Do the same with states; one that is there already stays."""
+        useless = []
+        for checkpoint in checkpoints:
+            node = path.node_at(checkpoint.pos)
+            if self._traits.has_states and find_checkpoint(node, checkpoint.pos) is None:
+                self._add_checkpoint(node, checkpoint)
+            else:
+                useless.append(checkpoint.blob_id)
+        return useless
 
     def take_in(self, held: Segment | Checkpoint, data: Data) -> None:
         """Hold in memory what was read from disk."""
@@ -157,6 +154,29 @@ class Inventory:
         return dropped
 
     # --- private -------------------------------------------------------------------------
+
+    def _hang_behind(self, path: Path, saved: int, segment: Segment) -> bool:
+        """Store a segment of a path of which the cells are stored up to `saved`."""
+        if not segment.start <= saved < segment.end:
+            return False
+        for node in path.nodes:
+            part_start, part_end = max(node.start, saved), min(node.end, segment.end)
+            if part_start < part_end:
+                node.parts.append(SegmentPart(segment, part_start, part_end))
+                if not self._traits.has_states:
+                    node.evicted = {pos for pos in node.evicted if pos > part_end}
+        self.num_segments += 1
+        self.segment_bytes += segment.ram_bytes
+        return True
+
+    def _add_checkpoint(self, node: Node, checkpoint: Checkpoint) -> None:
+        if not node.checkpoints or node.checkpoints[-1].pos < checkpoint.pos:
+            node.checkpoints.append(checkpoint)
+        else:
+            insort(node.checkpoints, checkpoint, key=lambda held: held.pos)
+        node.evicted.discard(checkpoint.pos)
+        self.num_checkpoints += 1
+        self.checkpoint_bytes += checkpoint.ram_bytes
 
     def _cut_parts(self, top: Node, pos: int) -> None:
         """Remove the segments of a subtree that begin at a position or later, and their states."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from milepost.cache.disk_format import BlobKind, file_bytes, parse_tokens
+from milepost.cache.disk_format import TOKEN_BYTES, BlobKind, file_bytes, parse_tokens
 from milepost.cache.tree import Tokens
 
 NO_RUN = 0
@@ -46,55 +43,58 @@ class StoredPin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredRuns:
-    """Runs in the order of their ids: parents come before their children."""
+    """Runs in the order of their ids: parents come before their children.
 
-    ids: npt.NDArray[np.int64]
-    parents: npt.NDArray[np.int64]  # ids; NO_RUN has none
-    starts: npt.NDArray[np.int64]
-    tokens: Tokens  # of all runs, one after the other
-    offsets: npt.NDArray[np.int64]  # into `tokens`; one more than there are runs
+    Lists and not arrays, for they are asked for one number at a time.
+    """
+
+    ids: Sequence[int]
+    parents: Sequence[int]  # ids; NO_RUN has none
+    starts: Sequence[int]
+    encoded: Sequence[bytes]  # tokens
+    positions: dict[int, int]  # of the ids in these lists
 
     @classmethod
     def of_rows(cls, rows: list[tuple[int, int, int, bytes]]) -> StoredRuns:
         """Return the runs of (id, parent, start, tokens)."""
-        numbers = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3)
-        tokens = parse_tokens(b"".join([row[3] for row in rows]))
-        lengths = np.array([len(row[3]) // tokens.itemsize for row in rows], np.int64)
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        return cls(numbers[:, 0], numbers[:, 1], numbers[:, 2], tokens, offsets)
+        ids, parents, starts, encoded = zip(*rows, strict=True) if rows else ((), (), (), ())
+        return cls(ids, parents, starts, encoded, dict(zip(ids, range(len(ids)), strict=True)))
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def position_of(self, run: int) -> int:
-        """Return where a run is in the arrays; raises KeyError."""
-        index = int(np.searchsorted(self.ids, run))
-        if index == len(self.ids) or self.ids[index] != run:
-            raise KeyError(run)
-        return index
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all runs, each counted once."""
+        return sum(map(len, self.encoded)) // TOKEN_BYTES
 
     def own_tokens(self, index: int) -> Tokens:
-        """Return the tokens of the run at a place of the arrays; a view."""
-        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+        """Return the tokens of the run at a place of the lists; they cannot be changed."""
+        return parse_tokens(self.encoded[index])
 
     def ancestors(self, run: int) -> Iterator[tuple[int, int]]:
-        """Yield the runs that a history passes, the nearest first, and where it leaves each."""
-        index = self.position_of(run)
-        cut = int(self.starts[index])
-        while (run := int(self.parents[index])) != NO_RUN:
+        """Yield the runs that a history passes, the nearest first, and where it leaves each.
+
+        Raises KeyError if a run is missing.
+        """
+        index = self.positions[run]
+        cut = self.starts[index]
+        while (run := self.parents[index]) != NO_RUN:
             yield run, cut
-            index = self.position_of(run)
-            cut = min(cut, int(self.starts[index]))
+            index = self.positions[run]
+            cut = min(cut, self.starts[index])
 
     def history(self, run: int, end: int) -> Tokens:
-        """Return the tokens [0, end) of a run's history; raises KeyError if a run is missing."""
-        tokens = np.empty(end, np.int32)
+        """Return the tokens [0, end) of a history, read-only; raises as `ancestors`."""
+        pieces = []
         while end > 0:
-            index = self.position_of(run)
-            start = int(self.starts[index])
-            tokens[start:end] = self.own_tokens(index)[: end - start]
-            run, end = int(self.parents[index]), start
-        return tokens
+            index = self.positions[run]
+            start = self.starts[index]
+            if start < end:
+                pieces.append(self.encoded[index][: (end - start) * TOKEN_BYTES])
+                end = start
+            run = self.parents[index]
+        return parse_tokens(b"".join(reversed(pieces)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,10 @@ class Path:
     def node_at(self, pos: int) -> Node:
         """Return the node whose edge leads to a position of the path, 0 excluded."""
         assert 0 < pos <= self.num_tokens
-        return next(node for node in self.nodes if pos <= node.end)
+        for node in self.nodes:
+            if pos <= node.end:
+                break
+        return node
 
 
 class Tree:
@@ -239,6 +242,8 @@ class Tree:
 
 def find_checkpoint(node: Node, pos: int) -> Checkpoint | None:
     """Return the checkpoint of a node at a position, if there is one."""
+    if not node.checkpoints or node.checkpoints[-1].pos < pos:
+        return None
     index = bisect_left(node.checkpoints, pos, key=lambda checkpoint: checkpoint.pos)
     found = node.checkpoints[index : index + 1]
     return found[0] if found and found[0].pos == pos else None

@@ -46,9 +46,9 @@ def test_a_history_that_goes_on_adds_what_is_new(index: Index) -> None:
     first = add(index, history(50), 1)
     second = add(index, history(80), 2, start=50)
     runs = index.load().runs
-    assert runs.ids.tolist() == [first.run, second.run]
-    assert runs.parents.tolist() == [NO_RUN, first.run]
-    assert runs.starts.tolist() == [0, 50]
+    assert list(runs.ids) == [first.run, second.run]
+    assert list(runs.parents) == [NO_RUN, first.run]
+    assert list(runs.starts) == [0, 50]
     assert [len(runs.own_tokens(i)) for i in range(len(runs))] == [50, 30]
 
 
@@ -57,8 +57,8 @@ def test_a_branch_leaves_its_parent_inside(index: Index) -> None:
     first, second = add(index, whole, 1), add(index, beside, 2)
     third = add(index, branch(beside, 30, 5, seed=2), 3)
     runs = index.load().runs
-    assert runs.parents.tolist() == [NO_RUN, first.run, second.run]
-    assert runs.starts.tolist() == [0, 20, 30]
+    assert list(runs.parents) == [NO_RUN, first.run, second.run]
+    assert list(runs.starts) == [0, 20, 30]
     assert runs.history(second.run, 30).tolist() == beside.tolist()
     assert runs.history(first.run, 10).tolist() == whole[:10].tolist()
     assert runs.history(third.run, 35).tolist() == branch(beside, 30, 5, seed=2).tolist()
