@@ -19,6 +19,7 @@ from tests.engine.test_loop import FakeConnection
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
+from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.main import choose_parked, make_context, make_memory
 from milepost.engine.memory import Memory
@@ -241,18 +242,25 @@ class WatchedEngine:
 def watched_engine(
     model: Model, settings: EngineSettings, budget_bytes: int
 ) -> Iterator[WatchedEngine]:
-    """Make the loop of an engine whose batches are watched; its cache has so many bytes."""
+    """Make the loop of an engine whose batches are watched; its cache has so many bytes.
+
+    It has a disk only if the settings name a folder for it.
+    """
     num_parked = choose_parked(model, settings)
     with make_context(model, settings, num_parked) as context:
         memory = make_memory(context, settings, num_parked)
         watched, connection = WatchedContext(context), FakeConnection()
         limits = replace(memory.cache.limits, budget_bytes=budget_bytes)
         cache = PrefixCache(memory.cache.traits, limits)
-        memory = replace(memory, context=watched, cache=cache)  # type: ignore[arg-type]
+        disk = None
+        if settings.cache_dir:
+            disk = open_disk_tier(settings, model.library.name, memory.traits, cache)
+        memory = replace(memory, context=watched, cache=cache, disk=disk)  # type: ignore[arg-type]
         ticks = itertools.count()
         loop = Loop(memory, connection, settings, lambda: TICK_S * next(ticks))  # type: ignore[arg-type]
         watched.loop = loop
         yield WatchedEngine(loop, memory, watched, connection)
+        loop.close()
 
 
 def boundary(pos: int, kind: Any, index: int = -1, role: str = "") -> Boundary:

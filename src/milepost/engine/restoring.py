@@ -105,6 +105,7 @@ class Restorer:
         while True:
             option, num_refused = self._choose(options, len(prompt))
             slot = choose_target(self._slots.slots, option.slot, option.pos)
+            tried_s = self._clock()
             if self._apply(option, slot, prompt):
                 break
             logger.warning("restoring %d tokens from %s failed", option.pos, option.source)
@@ -113,16 +114,16 @@ class Restorer:
         self._slots.occupy(slot)
         if option.stored is not None:
             self._cache.note_restored(option.stored, started_s)
-        if option.disk_bytes:
-            self._cache.evict(started_s)  # what was read is held in memory from now on
-        elapsed_s = self._clock() - started_s
-        self._statistics.note_restore(option.num_bytes, elapsed_s)
+        ended_s = self._clock()
+        if not option.disk_bytes:  # else it says more about the disk than about memory
+            self._statistics.note_restore(option.num_bytes, ended_s - tried_s)
+        self._cache.evict(ended_s)  # what was read, if in vain, is held in memory from now on
         facts = dataclasses.replace(
             PrefixFacts.of_match(match, is_reuse_wanted=reuse),
             num_reused=slot.num_tokens,
             source=option.source,
             num_bytes=option.num_bytes,
-            restore_s=elapsed_s,
+            restore_s=ended_s - started_s,
             num_failed=num_failed,
             num_refused=num_refused,
         )
@@ -147,9 +148,9 @@ class Restorer:
     def refill(self, slot: Slot, tokens: np.ndarray) -> None:
         """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
         for stored in self._cache.peek(tokens).stored:
-            option = option_of(stored)
-            if self._apply(option, slot, tokens):
-                return
+            if self._apply(option_of(stored), slot, tokens):
+                break
+        self._cache.evict(self._clock())  # what was read is held in memory from now on
 
     def clear_idle(self, active: Slot) -> None:
         """Take those idle conversations out of the context that would slow a running one down.
@@ -260,7 +261,7 @@ class Restorer:
         if self._context.pos_max(self._slots.spare_id) != option.pos - 1:
             self._slots.clear_sequence(self._slots.spare_id)
             return False
-        if slot is not option.slot:
+        if slot.num_tokens and slot is not option.slot:  # `_load` has parked it, to have its cells
             self._slots.park(slot)
         self._slots.adopt_spare(slot, prompt[: option.pos])
         return True
