@@ -11,7 +11,7 @@ import pytest
 from tests.disk_cache import TIMEOUT_S, branch, history, open_store, payload
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
-from milepost.cache.disk_tier import DiskTier, choose_saved
+from milepost.cache.disk_tier import DiskTier, PromptEnd, choose_saved
 from milepost.cache.match import StoredState
 from milepost.cache.traits import CacheKind
 from milepost.errors import StoredStateLost
@@ -38,8 +38,8 @@ class Run:
             self.cache.add_segment(tokens, start, cells_of(tokens, start), 0.0)
         self.cache.check_invariants()
 
-    def save(self, tokens: np.ndarray) -> None:
-        assert self.tier.save(tokens)
+    def save(self, tokens: np.ndarray, num_prompt_tokens: int = 0) -> None:
+        assert self.tier.save(tokens, prompt_end(tokens, num_prompt_tokens))
         self.settle()
 
     def settle(self) -> None:
@@ -64,8 +64,24 @@ class Run:
         self.cache.check_invariants()
         return found
 
+    def stored_logits(self) -> set[int]:
+        """Return the blobs of logits, which are the same in the tree and on disk."""
+        states = [held for node in self.cache.inventory.tree.walk() for held in node.checkpoints]
+        known = [state.logits_id for state in states if state.logits_id]
+        assert set(known) == {blob.id for blob in self.store.load().blobs if blob.kind == "logits"}
+        assert len(known) == len(set(known))
+        return set(known)
+
     def close(self) -> None:
         assert self.tier.close(TIMEOUT_S)
+
+
+def prompt_end(tokens: np.ndarray, pos: int) -> PromptEnd | None:
+    return PromptEnd(pos, logits_of(tokens[:pos])) if pos else None
+
+
+def logits_of(tokens: np.ndarray) -> bytes:
+    return payload(64, seed=int(tokens.sum()) % 2**32 + 1)
 
 
 def check_bytes(state: StoredState, tokens: np.ndarray) -> None:
@@ -266,14 +282,68 @@ def test_random_runs_restore_what_was_computed(tmp_path: Path, kind: CacheKind, 
                 run.compute(histories[-1])
             elif action == "restore":
                 run.restore(tokens)
+                assert run.tier.read_logits(tokens) in (None, logits_of(tokens))
             elif action == "save":
-                run.tier.save(tokens)
+                run.tier.save(tokens, prompt_end(tokens, rng.choice([0, len(tokens)])))
             elif action == "settle":
                 run.settle()
             elif rng.random() < 0.2:
                 run.cache.drop(tokens)
             run.cache.check_invariants()
+        run.settle()
+        run.stored_logits()
         run.close()
+
+
+def test_logits_are_known_again_as_long_as_their_state_is(tmp_path: Path, runs: list[Run]) -> None:
+    first, tokens = Run(tmp_path), history(300)
+    for end in (200, 300):
+        first.compute(tokens[:end])
+    first.save(tokens, num_prompt_tokens=200)
+    first.close()
+    second = Run(tmp_path)
+    runs.append(second)
+    assert second.loaded.num_useless == 0
+    assert second.tier.read_logits(tokens[:200]) == logits_of(tokens[:200])
+    assert second.tier.read_logits(tokens) is None
+    assert second.tier.read_logits(branch(tokens, 199, 1)) is None
+    second.cache.drop(tokens[:150])
+    second.settle()
+    assert second.stored_logits() == set()
+
+
+def test_a_conversation_has_the_logits_of_its_last_prompt_only(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    run, tokens = Run(tmp_path), history(300)
+    runs.append(run)
+    for end in (100, 200, 300):
+        run.compute(tokens[:end])
+        run.save(tokens[:end], num_prompt_tokens=end)
+    assert len(run.stored_logits()) == 1
+    assert run.tier.read_logits(tokens) == logits_of(tokens)
+    assert run.tier.read_logits(tokens[:200]) is None
+
+
+def test_damaged_logits_are_not_known(tmp_path: Path, runs: list[Run]) -> None:
+    run, tokens = Run(tmp_path), history(200)
+    runs.append(run)
+    run.compute(tokens)
+    run.save(tokens, num_prompt_tokens=200)
+    (blob_id,) = run.stored_logits()
+    damage(run, blob_id)
+    assert run.tier.read_logits(tokens) is None
+    assert run.restore(tokens) == 200
+    run.settle()
+    assert run.stored_logits() == set()
+
+
+def test_logits_without_a_state_on_disk_are_not_written(tmp_path: Path, runs: list[Run]) -> None:
+    run, tokens = Run(tmp_path, "full"), history(200)
+    runs.append(run)
+    run.compute(tokens)
+    run.save(tokens, num_prompt_tokens=200)
+    assert run.stored_logits() == set()
 
 
 def damage(run: Run, blob_id: int) -> None:

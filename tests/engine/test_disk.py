@@ -63,6 +63,25 @@ def test_the_next_turn_after_a_restart_computes_what_is_new(
     check_same(answer, fresh_engines(kind).ask(longer, cache_prompt=False, **FIELDS))
 
 
+@pytest.mark.parametrize("kind", ["window", "recurrent", "hybrid"])
+def test_the_same_prompt_after_a_restart_computes_nothing(
+    tiny_models: dict[models.Kind, Path],
+    fresh_engines: Engines,
+    kind: models.Kind,
+    tmp_path: Path,
+) -> None:
+    prompt = prompt_tokens(700, seed=230)
+    with running_engine(tiny_models[kind], **disk(tmp_path)) as engine:
+        engine.ask(prompt, **FIELDS)
+
+    with running_engine(tiny_models[kind], **disk(tmp_path)) as engine:
+        again = engine.ask(prompt, **FIELDS)
+        assert engine.counters().num_prefilled_tokens == 0
+
+    assert (source(again), again.end.timings.cache_n) == ("disk", len(prompt))
+    check_same(again, fresh_engines(kind).ask(prompt, cache_prompt=False, **FIELDS))
+
+
 def test_what_changes_bytes_has_a_folder_of_its_own(
     tiny_models: dict[models.Kind, Path], tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ class Checkpoint:
     num_hits: int = 0  # how often it was restored
     blob_id: int = NO_BLOB  # of its copy on disk
     is_held: bool = True  # by the tree
+    logits_id: int = NO_BLOB  # of the logits behind its last token, if the disk has them
 
     @property
     def ram_bytes(self) -> int:

@@ -30,6 +30,7 @@ class FolderSummary:
     fingerprint: str  # JSON; "" if it cannot be read
     num_segments: int = 0
     num_checkpoints: int = 0
+    num_logits: int = 0  # behind prompts
     num_bytes: int = 0
     written_today_bytes: int = 0
     last_used_s: float = 0.0
@@ -80,6 +81,7 @@ def summarise_folder(path: Path, now_s: float) -> FolderSummary:
         fingerprint=fingerprint,
         num_segments=sum(blob.kind == "segment" for blob in blobs),
         num_checkpoints=sum(blob.kind == "checkpoint" for blob in blobs),
+        num_logits=sum(blob.kind == "logits" for blob in blobs),
         num_bytes=sum(blob.file_bytes for blob in blobs),
         written_today_bytes=written_bytes,
         last_used_s=max((blob.last_used_s for blob in blobs), default=0.0),

@@ -1,7 +1,7 @@
 """The bytes of a blob file, and how they are checked. Opens no file; `docs/disk-format.md` has it.
 
     0        128                128 + 4 * end
-    | header | tokens [0, end)  | payload: the bytes of a segment or checkpoint |
+    | header | tokens [0, end)  | payload: the bytes of a segment or checkpoint, or logits |
 
 Each file tells which history it belongs to, so that a lost index costs nothing but the time to read
 the fronts of the files. The price is 4 bytes a token: below 2 % of the smallest states.
@@ -22,7 +22,7 @@ from milepost.cache.tree import Tokens
 from milepost.errors import StoredStateLost
 
 MAGIC = b"MILEPOST"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HEADER_BYTES = 128
 TOKEN_BYTES = 4
 # Blocks are checked side by side, each while it is in the processor's cache. Of 0.25 to 4 MiB all
@@ -31,8 +31,10 @@ BLOCK_BYTES = 1 << 20
 CHECKSUM_BYTES = 16
 MAX_NAME_BYTES = 16
 
-BlobKind = Literal["segment", "checkpoint"]
-KIND_CODES: dict[BlobKind, int] = {"segment": 1, "checkpoint": 2}
+BlobKind = Literal["segment", "checkpoint", "logits"]
+KIND_CODES: dict[BlobKind, int] = {"segment": 1, "checkpoint": 2, "logits": 3}
+# A file has the first format that knew its kind, so that an older program reads what it can.
+FORMATS: dict[BlobKind, int] = {"segment": 1, "checkpoint": 1, "logits": 2}
 KINDS: dict[int, BlobKind] = {code: kind for kind, code in KIND_CODES.items()}
 
 _FIELDS = struct.Struct("<8sHHIQIIQq16s16s16s16s")
@@ -46,7 +48,7 @@ class BlobHeader:
     id: int  # random, 63 bits; the file is named after it
     kind: BlobKind
     name: str  # of a checkpoint: why it was kept, in at most 16 ASCII characters
-    start: int  # the payload is about [start, end); of a checkpoint this is [0, pos)
+    start: int  # the payload is about [start, end); of a state or logits this is [0, pos)
     end: int
     num_bytes: int  # of the payload
     written_s: int  # seconds since 1970
@@ -72,7 +74,7 @@ def encode_header(header: BlobHeader) -> bytes:
     assert 0 <= header.start < header.end
     fields = _FIELDS.pack(
         MAGIC,
-        FORMAT_VERSION,
+        FORMATS[header.kind],
         KIND_CODES[header.kind],
         HEADER_BYTES,
         header.id,
@@ -97,8 +99,10 @@ def parse_header(data: bytes) -> BlobHeader:
     if len(data) < HEADER_BYTES or data[:8] != MAGIC:
         raise StoredStateLost("it is not a file of the disk cache")
     _, version = _START.unpack_from(data)
-    if version != FORMAT_VERSION:
-        raise StoredStateLost(f"it has format {version}, and this program reads {FORMAT_VERSION}")
+    if not 1 <= version <= FORMAT_VERSION:
+        raise StoredStateLost(
+            f"it has format {version}, and this program reads those up to {FORMAT_VERSION}"
+        )
     fields = data[: _FIELDS.size]
     if _digest(fields) != data[_FIELDS.size : HEADER_BYTES]:
         raise StoredStateLost("its header is damaged")

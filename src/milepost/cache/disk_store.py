@@ -231,13 +231,18 @@ class DiskStore:
         `data` must not change until its completion is taken.
         """
         assert 0 <= start < len(tokens)
-        return self._put(tokens, start, "", data)
+        return self._put("segment", tokens, data, start=start)
 
     def put_checkpoint(self, tokens: Tokens, kind: str, data: Data) -> int | None:
         """Have the state after these tokens stored; otherwise as `put_segment`."""
         assert kind
         assert len(tokens) > 0
-        return self._put(tokens, 0, kind, data)
+        return self._put("checkpoint", tokens, data, name=kind)
+
+    def put_logits(self, tokens: Tokens, data: Data) -> int | None:
+        """Have the logits behind these tokens stored; otherwise as `put_segment`."""
+        assert len(tokens) > 0
+        return self._put("logits", tokens, data)
 
     def take_completions(self) -> list[Completion]:
         """Return what became of puts since the last call; new blobs can be read from now on."""
@@ -315,14 +320,15 @@ class DiskStore:
         finally:
             index.close()
 
-    def _put(self, tokens: Tokens, start: int, name: str, data: Data) -> int | None:
+    def _put(
+        self, kind: BlobKind, tokens: Tokens, data: Data, *, start: int = 0, name: str = ""
+    ) -> int | None:
         payload = memoryview(data).cast("B")
         queued_bytes = self._queued_bytes + payload.nbytes
         if self._queued_bytes > 0 and queued_bytes > self._limits.max_queue_bytes:
             return None
         self._queued_bytes = queued_bytes
         self._num_tickets += 1
-        kind: BlobKind = "checkpoint" if name else "segment"
         tokens = np.array(tokens, np.int32)  # a copy: the caller's may grow
         self._tell(Put(self._num_tickets, kind, name, start, tokens, payload))
         return self._num_tickets

@@ -18,7 +18,7 @@ from milepost.cache.disk_writer import Completion
 from milepost.cache.growth import grow_forest
 from milepost.cache.match import StoredState
 from milepost.cache.prefix_cache import PrefixCache
-from milepost.cache.segment import NO_BLOB, Segment
+from milepost.cache.segment import NO_BLOB, Data, Segment
 from milepost.cache.tree import Node, Path, Tokens
 from milepost.errors import StoredStateLost
 
@@ -44,6 +44,14 @@ class LoadedTier:
     num_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """Where the prompt of a history ended, and the logits that its answer began with."""
+
+    pos: int
+    logits: Data
+
+
 class DiskTier:
     """The disk below one prefix cache."""
 
@@ -51,6 +59,7 @@ class DiskTier:
         self._store = store
         self._cache = cache
         self._pending: dict[int, Segment | Checkpoint] = {}  # by ticket
+        self._pending_logits: dict[int, Checkpoint] = {}  # the states that they belong to
 
     @property
     def bytes_per_s(self) -> float:
@@ -86,6 +95,18 @@ class DiskTier:
             self._fetch_one(held)
         self._store.touch(held.blob_id for held in state.held if held.blob_id != NO_BLOB)
 
+    def read_logits(self, tokens: Tokens) -> Data | None:
+        """Read the logits behind a prompt that an earlier run answered; None: there are none."""
+        checkpoint = self._cache.find_checkpoint(tokens)
+        if checkpoint is None or checkpoint.logits_id == NO_BLOB:
+            return None
+        try:
+            return self._store.read(checkpoint.logits_id)
+        except StoredStateLost as error:
+            logger.warning("%s", error)
+            checkpoint.logits_id = NO_BLOB
+            return None
+
     def fetch_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Read a state if memory lacks it; raises as `fetch`."""
         if checkpoint.data is None:
@@ -95,7 +116,7 @@ class DiskTier:
     @property
     def is_writing(self) -> bool:
         """Whether anything waits to be written."""
-        return bool(self._pending)
+        return bool(self._pending or self._pending_logits)
 
     def prefetch(self, state: StoredState) -> None:
         """Begin to read what a state needs, for a request that still waits."""
@@ -109,10 +130,10 @@ class DiskTier:
         held = (one for node in self._cache.inventory.tree.walk() for one in node.held)
         return sum(one.ram_bytes for one in held if one.blob_id == NO_BLOB) >= limit
 
-    def save(self, tokens: Tokens) -> bool:
+    def save(self, tokens: Tokens, prompt_end: PromptEnd | None = None) -> bool:
         """Have what is known of a history written: its cells, and the states worth it.
 
-        Returns False if the queue is full: the rest is to be tried again later.
+        `prompt_end` is in it. Returns False if the queue is full: the rest is to be tried again.
         """
         path = self._cache.find(tokens)
         if not path.nodes:
@@ -130,6 +151,8 @@ class DiskTier:
                 continue
             if not self._put(checkpoint, known[: checkpoint.pos]):
                 return False
+        if prompt_end is not None:
+            self._put_logits(tokens[: prompt_end.pos], path, prompt_end.logits)
         return True
 
     def pin(self, tokens: Tokens, kind: str) -> None:
@@ -173,6 +196,22 @@ class DiskTier:
             raise
         self._cache.inventory.take_in(held, data)
 
+    def _put_logits(self, tokens: Tokens, path: Path, logits: Data) -> None:
+        """Write the logits of a state that is or will be on disk; earlier ones need not stay."""
+        checkpoint = self._cache.find_checkpoint(tokens)
+        if checkpoint is None or checkpoint.logits_id != NO_BLOB:
+            return
+        is_waiting = checkpoint in self._pending.values()
+        if checkpoint in self._pending_logits.values() or not (checkpoint.blob_id or is_waiting):
+            return
+        ticket = self._store.put_logits(tokens, logits)
+        if ticket is None:  # only this prompt, sent again, would have needed them
+            return
+        self._pending_logits[ticket] = checkpoint
+        for earlier in path.checkpoints:
+            if earlier.pos < checkpoint.pos:
+                self._cache.inventory.drop_logits(earlier)
+
     def _put(self, held: Segment | Checkpoint, history: Tokens) -> bool:
         assert held.data is not None, "what is not in memory is on disk"
         if isinstance(held, Segment):
@@ -186,6 +225,9 @@ class DiskTier:
 
     def _complete(self, completion: Completion) -> int:
         """Note what became of a put; return the bytes that the budget had no room for."""
+        if completion.ticket in self._pending_logits:
+            self._complete_logits(self._pending_logits.pop(completion.ticket), completion)
+            return 0
         held = self._pending.pop(completion.ticket)
         if completion.blob is None:
             return completion.num_bytes if completion.refusal == "budget" else 0
@@ -194,6 +236,14 @@ class DiskTier:
         else:
             self._store.remove([completion.blob.id])
         return 0
+
+    def _complete_logits(self, checkpoint: Checkpoint, completion: Completion) -> None:
+        if completion.blob is None:
+            return
+        if checkpoint.is_held and checkpoint.blob_id != NO_BLOB:  # the state was written before
+            checkpoint.logits_id = completion.blob.id
+        else:
+            self._store.remove([completion.blob.id])
 
 
 def history_of(segment: Segment, node: Node, tokens: Tokens) -> Tokens:

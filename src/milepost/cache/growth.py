@@ -53,6 +53,8 @@ def grow_forest(forest: StoredForest, cache: PrefixCache, offset_s: float) -> li
         # Cells first: no state may be hung behind a gap.
         useless += cache.inventory.hang_stored_segments(path, segments)
         useless += cache.inventory.hang_stored_checkpoints(path, checkpoints)
+        logits = {blob.end: blob.id for blob in blobs if blob.kind == "logits"}
+        useless += cache.inventory.hang_stored_logits(path, logits)
         last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
         grown.append(_Grown(last_used_s, path.nodes[-1], checkpoints))
     _date(grown)

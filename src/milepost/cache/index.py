@@ -36,7 +36,7 @@ from milepost.cache.stored_forest import NO_RUN, StoredBlob, StoredForest, Store
 from milepost.cache.tree import Tokens, shared_length
 from milepost.errors import DiskCacheUnusable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: blobs may be logits; the tables are those of 1
 APPLICATION_ID = 0x4D504358  # "MPCX"
 BUSY_TIMEOUT_S = 10.0  # transactions take milliseconds; a purge may take longer
 
@@ -52,7 +52,7 @@ CREATE TABLE runs (
 CREATE TABLE blobs (
     id INTEGER PRIMARY KEY,                 -- random; names the file
     run INTEGER NOT NULL,                   -- holds the last token of its history
-    kind INTEGER NOT NULL,                  -- 1 segment, 2 checkpoint
+    kind INTEGER NOT NULL,                  -- 1 segment, 2 checkpoint, 3 logits
     name TEXT NOT NULL,
     start INTEGER NOT NULL,
     "end" INTEGER NOT NULL,
@@ -344,8 +344,10 @@ def _make_schema(connection: sqlite3.Connection, path: Path) -> None:
             f"the index {path} has version {version}, and this program knows {SCHEMA_VERSION}: "
             "a newer milepost made it; use that one, or another --cache-dir"
         )
-    if version == SCHEMA_VERSION:
+    if version > 0:
         connection.execute("SELECT 1 FROM runs, blobs LIMIT 1")  # reads a page: damage is seen now
+        if version < SCHEMA_VERSION:
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         return
     connection.executescript(
         f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"

@@ -68,6 +68,17 @@ class Inventory:
                 useless.append(checkpoint.blob_id)
         return useless
 
+    def hang_stored_logits(self, path: Path, ids: dict[int, int]) -> list[int]:
+        """Let states know the blobs of their logits, by position; return those without one."""
+        useless = []
+        for pos, blob_id in ids.items():
+            checkpoint = find_checkpoint(path.node_at(pos), pos)
+            if checkpoint is None or checkpoint.logits_id != NO_BLOB:
+                useless.append(blob_id)
+            else:
+                checkpoint.logits_id = blob_id
+        return useless
+
     def take_in(self, held: Segment | Checkpoint, data: Data) -> None:
         """Hold in memory what was read from disk."""
         if held.is_held and held.data is None:
@@ -112,6 +123,7 @@ class Inventory:
             self.evict_checkpoint(held)
         else:
             self._drop_blob(held.checkpoint)
+            self.drop_logits(held.checkpoint)
 
     def evict_segment_from_disk(self, held: HeldSegment) -> None:
         """Do the same with a segment, and with all that follows it and may not be on disk yet."""
@@ -139,6 +151,13 @@ class Inventory:
         self.num_checkpoints -= 1
         self.checkpoint_bytes -= checkpoint.ram_bytes
         self._drop_blob(checkpoint)
+        self.drop_logits(checkpoint)
+
+    def drop_logits(self, checkpoint: Checkpoint) -> None:
+        """Let the logits behind a state go from the disk."""
+        if checkpoint.logits_id != NO_BLOB:
+            self._dropped_blobs.append(checkpoint.logits_id)
+            checkpoint.logits_id = NO_BLOB
 
     def remove_node(self, node: Node) -> None:
         """Take a leaf off the tree, with all that it holds."""

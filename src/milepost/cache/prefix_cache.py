@@ -99,10 +99,14 @@ class PrefixCache:
 
     def has_checkpoint(self, tokens: Tokens) -> bool:
         """Return whether a state is kept at the end of these tokens."""
+        return self.find_checkpoint(tokens) is not None
+
+    def find_checkpoint(self, tokens: Tokens) -> Checkpoint | None:
+        """Return the state that is kept at the end of these tokens, without using it."""
         path = self._tree.find(_as_key(tokens))
         if not 0 < path.num_tokens == len(tokens):
-            return False
-        return find_checkpoint(path.node_at(len(tokens)), len(tokens)) is not None
+            return None
+        return find_checkpoint(path.node_at(len(tokens)), len(tokens))
 
     # --- telling -------------------------------------------------------------------------
 

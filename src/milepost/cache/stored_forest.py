@@ -13,14 +13,14 @@ NO_RUN = 0
 
 
 class StoredBlob(NamedTuple):
-    """A segment or checkpoint on disk."""
+    """A segment or checkpoint on disk, or the logits behind a prompt."""
 
     id: int
     run: int  # holds the last token of its history
     kind: BlobKind
-    name: str  # of a checkpoint: its kind; of a segment: ""
-    start: int  # of a checkpoint 0
-    end: int  # of a checkpoint its position
+    name: str  # of a checkpoint: its kind; of others: ""
+    start: int  # of a checkpoint or logits 0
+    end: int  # of these their position
     num_bytes: int  # of the payload
     history: bytes  # checksum of the tokens [0, end)
     checksum: bytes  # of the payload

@@ -171,7 +171,9 @@ def purge_command(root: Path, folder: str | None, yes: bool, as_json: bool) -> N
 
     paths = _choose_folders(root, folder)
     summaries = [summary for summary in _summarise(root) if root / summary.name in paths]
-    num_blobs = sum(summary.num_segments + summary.num_checkpoints for summary in summaries)
+    num_blobs = sum(
+        summary.num_segments + summary.num_checkpoints + summary.num_logits for summary in summaries
+    )
     num_bytes = sum(summary.num_bytes for summary in summaries)
     if not yes:
         click.confirm(f"Remove {_format_bytes(num_bytes)} in {root}?", abort=True, err=True)
@@ -191,6 +193,7 @@ def stats_command(root: Path, as_json: bool) -> None:
         "folders": len(summaries),
         "segments": sum(summary.num_segments for summary in summaries),
         "checkpoints": sum(summary.num_checkpoints for summary in summaries),
+        "logits": sum(summary.num_logits for summary in summaries),
         "bytes": sum(summary.num_bytes for summary in summaries),
         "written_today_bytes": sum(summary.written_today_bytes for summary in summaries),
     }

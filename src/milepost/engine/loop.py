@@ -73,7 +73,9 @@ class Loop:
         self._admission = Admission(
             memory, self._slots, self._restorer, placement_limits(settings), clock
         )
-        self._persister = Persister(memory.disk, parse_sync(settings.cache_disk_sync), clock)
+        self._persister = Persister(
+            memory.disk, parse_sync(settings.cache_disk_sync), memory.prompt_logits, clock
+        )
         self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
         self._limits = batch_limits(context, memory.traits)
         reporter = Reporter(context.model.vocab)

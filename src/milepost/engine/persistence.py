@@ -14,7 +14,8 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from milepost.cache.disk_tier import DiskTier
+from milepost.cache.disk_tier import DiskTier, PromptEnd
+from milepost.engine.prompt_logits import PromptLogits
 from milepost.engine.slots import common_prefix
 from milepost.errors import ConfigurationError
 
@@ -51,8 +52,15 @@ def parse_sync(text: str) -> Sync:
 class Persister:
     """Owns the list of what is not on disk yet."""
 
-    def __init__(self, tier: DiskTier | None, sync: Sync, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        tier: DiskTier | None,
+        sync: Sync,
+        prompt_logits: PromptLogits,
+        clock: Callable[[], float],
+    ) -> None:
         self._tier = tier
+        self._prompt_logits = prompt_logits
         self._sync = sync
         self._clock = clock
         self._unsaved: list[Unsaved] = []  # the oldest first
@@ -76,7 +84,7 @@ class Persister:
             return
         now_s = self._clock()
         while self._unsaved and self._is_due(self._unsaved[0], now_s, is_idle=is_idle):
-            if not self._tier.save(self._unsaved[0].tokens):
+            if not self._save(self._tier, self._unsaved[0]):
                 break
             self._unsaved.pop(0)
         self._tier.settle(now_s)
@@ -96,14 +104,20 @@ class Persister:
         if self._tier is None:
             return
         deadline_s = self._clock() + CLOSE_S
-        is_done = all(self._save_by(deadline_s, each.tokens) for each in reversed(self._unsaved))
+        is_done = all(self._save_by(deadline_s, each) for each in reversed(self._unsaved))
         if not self._tier.close(max(0.0, deadline_s - self._clock())) or not is_done:
             logger.warning("the disk is slow: some conversations were not written")
 
-    def _save_by(self, deadline_s: float, tokens: np.ndarray) -> bool:
+    def _save(self, tier: DiskTier, unsaved: Unsaved) -> bool:
+        prompt = unsaved.tokens[: unsaved.num_prompt_tokens]
+        logits = self._prompt_logits.find(prompt)
+        prompt_end = None if logits is None else PromptEnd(len(prompt), logits.data)
+        return tier.save(unsaved.tokens, prompt_end)
+
+    def _save_by(self, deadline_s: float, unsaved: Unsaved) -> bool:
         """Write a conversation, waiting for room in the queue; return whether it was in time."""
         assert self._tier is not None
-        while not self._tier.save(tokens):
+        while not self._save(self._tier, unsaved):
             now_s = self._clock()
             if not self._tier.flush(now_s, max(0.0, deadline_s - now_s)):
                 return False

@@ -3,6 +3,9 @@
 The state behind a whole prompt says how it goes on, but not with which token: that is in the logits
 of its last token, which no state holds. A memory kind that cannot be cut back would have to start
 from an earlier state only to compute that token again.
+
+Those of the last prompt of each conversation are on disk as well, beside its state (written by
+`persistence`, read by `restoring`).
 """
 
 from __future__ import annotations

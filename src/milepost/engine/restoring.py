@@ -99,7 +99,7 @@ class Restorer:
         """Occupy an idle slot and let it hold as much of the prompt as is worth restoring."""
         started_s = self._clock()
         match = self._cache.match(prompt, started_s)
-        logits = self._prompt_logits.find(prompt) if reuse else None
+        logits = self._find_logits(prompt) if reuse else None
         options = self._all_options(prompt, match, has_logits=logits is not None) if reuse else []
         num_failed = 0
         while True:
@@ -172,6 +172,22 @@ class Restorer:
         return cache.saved_until(held) == slot.num_tokens and (
             not self._traits.has_states or cache.has_checkpoint(held)
         )
+
+    def _find_logits(self, prompt: np.ndarray) -> np.ndarray | None:
+        """Return the logits behind a prompt, float32 of shape (num_vocab,), if they are known.
+
+        Those on disk are only asked for where a state cannot be cut back: to compute the last token
+        again takes no longer than reading them.
+        """
+        row = self._prompt_logits.find(prompt)
+        if row is not None or self._disk is None or not self._traits.has_states:
+            return row
+        data = self._disk.read_logits(prompt)
+        num_vocab = self._context.model.vocab.num_tokens
+        if data is None or memoryview(data).nbytes != num_vocab * np.dtype(np.float32).itemsize:
+            return None
+        self._prompt_logits.note(prompt, np.frombuffer(data, np.float32))
+        return self._prompt_logits.find(prompt)
 
     # --- options -------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def test_a_header_has_the_documented_bytes() -> None:
     assert len(encode_header(HEADER)) == HEADER_BYTES
 
 
-@pytest.mark.parametrize("kind", ["segment", "checkpoint"])
+@pytest.mark.parametrize("kind", ["segment", "checkpoint", "logits"])
 def test_a_header_comes_back(kind: BlobKind) -> None:
     header = dataclasses.replace(HEADER, kind=kind, name="", start=1)
     assert parse_header(encode_header(header)) == header
@@ -73,12 +73,18 @@ def test_a_cut_header_is_found(num_bytes: int) -> None:
 def test_a_newer_format_is_told_from_damage() -> None:
     data = bytearray(encode_header(HEADER))
     assert not is_newer_format(bytes(data))
-    data[8] = 2
+    data[8] = 3
     assert is_newer_format(bytes(data))
-    with pytest.raises(StoredStateLost, match="it has format 2, and this program reads 1"):
+    with pytest.raises(StoredStateLost, match="it has format 3, .* reads those up to 2"):
         parse_header(bytes(data))
     assert not is_newer_format(b"something else")
     assert not is_newer_format(b"")
+
+
+def test_only_what_an_older_program_cannot_read_has_a_format_after_its_own() -> None:
+    kinds: list[BlobKind] = ["segment", "checkpoint", "logits"]
+    headers = [encode_header(dataclasses.replace(HEADER, kind=kind)) for kind in kinds]
+    assert [(data[8], data[10]) for data in headers] == [(1, 1), (1, 2), (2, 3)]
 
 
 def test_tokens_are_int32_little_endian() -> None:

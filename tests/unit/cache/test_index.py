@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -158,10 +159,19 @@ def test_a_newer_index_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
     Index.open(path).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(DiskCacheUnusable, match="has version 2, and this program knows 1"):
+    with pytest.raises(DiskCacheUnusable, match="has version 3, and this program knows 2"):
         Index.open(path)
+
+
+def test_an_older_index_is_taken_over_as_it_is(tmp_path: Path, index: Index) -> None:
+    stored = add(index, history(50), 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection:
+        connection.execute("PRAGMA user_version = 1")
+        Index.open(tmp_path / "index.sqlite").close()
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert index.load().blobs == [stored]
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path, index: Index) -> None:

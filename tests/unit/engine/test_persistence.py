@@ -13,6 +13,7 @@ from milepost.cache import CacheLimits, CacheTraits, PrefixCache
 from milepost.cache.disk_store import DiskStore
 from milepost.cache.disk_tier import DiskTier
 from milepost.engine.persistence import Persister, Sync, parse_sync
+from milepost.engine.prompt_logits import PromptLogits
 from milepost.errors import ConfigurationError
 
 
@@ -24,7 +25,7 @@ class Bench:
         self.store = store
         self.cache = PrefixCache(CacheTraits.of_kind("full"), CacheLimits(ram_bytes))
         self.tier = DiskTier(store, self.cache)
-        self.persister = Persister(self.tier, sync, lambda: self.now_s)
+        self.persister = Persister(self.tier, sync, PromptLogits(), lambda: self.now_s)
 
     def answer(self, tokens: np.ndarray, num_prompt_tokens: int) -> None:
         start = self.cache.saved_until(tokens)
@@ -111,7 +112,7 @@ def test_all_are_written_at_the_end_though_the_queue_is_small(tmp_path: Path) ->
 
 
 def test_without_a_disk_nothing_happens() -> None:
-    persister = Persister(None, "turn", lambda: 0.0)
+    persister = Persister(None, "turn", PromptLogits(), lambda: 0.0)
     persister.note(history(100), 90)
     persister.work(is_idle=True)
     assert persister.wait_s() is None
