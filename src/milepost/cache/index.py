@@ -112,7 +112,10 @@ class Index:
             sqlite3.DatabaseError: it is damaged.
             OSError: it cannot be read or written.
         """
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE))  # SQLite's own mode is wider
+        with contextlib.suppress(FileExistsError):  # SQLite's own mode is wider
+            # Never one that exists: closing it would drop the locks that this process has on it,
+            # and the next one to close the index would remove the log that others write to.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )

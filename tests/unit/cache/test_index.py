@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +174,31 @@ def test_an_older_index_is_taken_over_as_it_is(tmp_path: Path, index: Index) -> 
         Index.open(tmp_path / "index.sqlite").close()
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
     assert index.load().blobs == [stored]
+
+
+COUNT_BLOBS = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(*connection.execute("SELECT COUNT(*) FROM blobs").fetchone())
+connection.close()
+"""
+
+
+def count_from_outside(path: Path) -> int:
+    """Count the blobs in a process of its own, which closes the index again."""
+    command = [sys.executable, "-c", COUNT_BLOBS, str(path)]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def test_a_second_connection_of_a_process_takes_no_locks_from_the_first(
+    tmp_path: Path, index: Index
+) -> None:
+    """Without its lock, whoever closes the index takes himself for the last and ends its log."""
+    path = tmp_path / "index.sqlite"
+    Index.open(path).close()
+    assert count_from_outside(path) == 0
+    add(index, history(50), 1)
+    assert count_from_outside(path) == 1
 
 
 def test_only_the_owner_can_read_it(tmp_path: Path, index: Index) -> None:
