@@ -15,44 +15,29 @@ import mmap
 import statistics
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from tests.disk_cache import FINGERPRINT, open_store
 
 from milepost.bench.machine import describe_machine
 from milepost.cache.blob_reader import read_payload
 from milepost.cache.disk_format import (
     BlobHeader,
+    block_checksum,
     encode_tokens,
     history_checksum,
     iterate_blocks,
     payload_checksum,
 )
-from milepost.cache.disk_limits import DiskClock, DiskLimits
 from milepost.cache.disk_store import DiskStore
 from milepost.cache.disk_tier import DiskTier
-from milepost.cache.fingerprint import FileIdentity, Fingerprint, RopeSettings
 from milepost.cache.index import Index
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.stored_forest import StoredBlob
 from milepost.cache.traits import CacheLimits, CacheTraits
 
-CLOCK = DiskClock(time.time, time.perf_counter)
-LIMITS = DiskLimits(budget_bytes=1 << 40, max_volume_share=1.0)
-FINGERPRINT = Fingerprint(
-    model_files=(FileIdentity(0, "", ""),),
-    type_k="f16",
-    type_v="f16",
-    flash_attention=True,
-    full_window=False,
-    memory_kind="hybrid",
-    rope=RopeSettings("none", 1e4, 1.0, -1.0, 1.0, 32.0, 1.0, 4096),
-    loras=(),
-    library_build="benchmark",
-    state_layout_version=1,
-)
 NUM_CONVERSATIONS = 100
 TURNS = 100
 TOKENS_PER_TURN = 300
@@ -82,20 +67,20 @@ def measure_checksums() -> dict[str, float]:
     """Return the speed of some checksums on one core."""
     data = np.random.default_rng(0).bytes(64 << 20)
     ways: dict[str, Callable[[], object]] = {
-        "sha256 in blocks": lambda: payload_checksum(memoryview(data)),
+        "crc32 in blocks": lambda: payload_checksum(memoryview(data)),
+        "sha256 in blocks": lambda: payload_checksum(memoryview(data), 1),
         "blake2b": lambda: hashlib.blake2b(data, digest_size=16).digest(),
-        "crc32": lambda: zlib.crc32(data),
     }
     return {name: rate(len(data), way) for name, way in ways.items()}
 
 
 def measure_index(root: Path) -> dict[str, float]:
     """Return the times to open and load 10,000 runs, each with a segment and a checkpoint."""
-    store = DiskStore.open(root, FINGERPRINT, LIMITS, CLOCK)
+    store = open_store(root)
     store.close(60.0)
     fill_index(store)
     began_s = time.perf_counter()
-    store = DiskStore.open(root, FINGERPRINT, LIMITS, CLOCK)
+    store = open_store(root)
     opened_s = time.perf_counter()
     forest = store.load()
     loaded_s = time.perf_counter()
@@ -155,7 +140,7 @@ def add_rows(index: Index, store: DiskStore, tokens: np.ndarray, seed: int) -> N
 
 def measure_files(root: Path, mib: int) -> dict[str, float]:
     """Return the speeds of one size, in MB/s."""
-    store = DiskStore.open(root, FINGERPRINT, LIMITS, CLOCK)
+    store = open_store(root)
     data = np.random.default_rng(2).bytes(mib << 20)
     began_s = time.perf_counter()
     store.put_checkpoint(np.arange(30_000, dtype=np.int32), "chunk", data)
@@ -189,7 +174,7 @@ def read_mapped(path: Path, blob: StoredBlob) -> bytes:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         payload = memoryview(mapping)[blob.file_bytes - blob.num_bytes :]
         for start, end in iterate_blocks(blob.num_bytes):
-            hashlib.sha256(payload[start:end]).digest()
+            block_checksum(payload[start:end])
         copy = bytes(payload)
         payload.release()
     return copy

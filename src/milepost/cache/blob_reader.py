@@ -88,7 +88,7 @@ class BlobReader:
 def read_payload(path: Path, blob: StoredBlob, carry_out: CarryOut = map) -> memoryview:
     """Return the payload of a file; raises as `BlobReader.read`."""
     with path.open("rb", buffering=0) as file:
-        _check_front(file, blob)
+        version = _check_front(file, blob)
         _announce(file)
     payload = np.empty(blob.num_bytes, np.uint8).data
     offset = file_bytes(blob.end, 0)
@@ -98,7 +98,7 @@ def read_payload(path: Path, blob: StoredBlob, carry_out: CarryOut = map) -> mem
         with path.open("rb", buffering=0) as file:  # a position of its own; 15 us of about 700
             file.seek(offset + start)
             _read_all(file, payload[start:end])
-        return block_checksum(payload[start:end])
+        return block_checksum(payload[start:end], version)
 
     checksums = list(carry_out(read_block, iterate_blocks(blob.num_bytes)))
     if join_checksums(checksums) != blob.checksum:
@@ -111,13 +111,15 @@ def is_lost(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.EIO, errno.ENOTDIR, errno.EISDIR)
 
 
-def _check_front(file: BinaryIO, blob: StoredBlob) -> None:
+def _check_front(file: BinaryIO, blob: StoredBlob) -> int:
+    """Return the version of the format of a file that is the one that the index knows."""
     header = parse_header(file.read(HEADER_BYTES))
     expected = (blob.id, blob.kind, blob.start, blob.end, blob.history, blob.checksum)
     found = (header.id, header.kind, header.start, header.end, header.history, header.checksum)
     size = os.fstat(file.fileno()).st_size
     if found != expected or size != blob.file_bytes:
         raise StoredStateLost(f"the file {blob.id:016x} is not the one that the index knows")
+    return header.version
 
 
 def _announce(file: BinaryIO) -> None:

@@ -87,7 +87,7 @@ def read_slot_file(path: Path, fingerprint: bytes) -> tuple[Tokens, np.ndarray]:
     if not (
         is_whole
         and history_checksum(bytes(history)) == header.history
-        and payload_checksum(payload) == header.checksum
+        and payload_checksum(payload, header.version) == header.checksum
     ):
         raise StoredStateLost("it is damaged")
     return parse_tokens(history), data[middle:]
