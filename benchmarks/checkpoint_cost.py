@@ -24,6 +24,7 @@ from benchmarks.report import (
     read_page_cache,
 )
 from benchmarks.servers import ServedCase, ask, describe_case, milepost_process
+from benchmarks.turns import measure_in_turns
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 
 CTX_SIZE = 40960
@@ -61,15 +62,11 @@ def main() -> None:
 
 def measure_kind(case: ServedCase, body: dict[str, Any], repeats: int) -> tuple[list[Row], int]:
     """Return the times of all variants and what each costs over the last; and the tokens."""
-    times: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    num_tokens = 0
-    for repeat in range(repeats):
-        # Whoever goes first finds another machine than who goes later: the order turns.
-        names = list(VARIANTS)[repeat % len(VARIANTS) :] + list(VARIANTS)[: repeat % len(VARIANTS)]
-        for name in names:
-            seconds, num_tokens = measure_prefill(case, VARIANTS[name], body)
-            times[name].append(seconds)
-    rows = [Row(name, "s", tuple(values)) for name, values in times.items()]
+    found = measure_in_turns(
+        tuple(VARIANTS), repeats, lambda name, _: measure_prefill(case, VARIANTS[name], body)
+    )
+    rows = [Row(name, "s", tuple(each[0] for each in times)) for name, times in found.items()]
+    _, num_tokens = found["by default"][-1]
     default, stateless, bare = rows
     target = Target("at most", MAX_COST_PERCENT)
     return [

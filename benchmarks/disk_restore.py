@@ -7,6 +7,11 @@ nothing else is called. llama-server, beside it: the same, with its slot saved b
 end and restored by another one after the start, which is part of the time. Before each restart
 what the server wrote is dropped from the page cache, so that it is read from the disk. Times are
 from the request to the first text, at the client; each repeat has a fresh folder.
+
+The speed of a restore is that of the engine, from the index's rows to cells and state in the
+context. Beside it, the same number of bytes is read from the same files into memory, and nothing
+done with them; both from the disk and, after one more restart, from the page cache. Where the two
+read at about the same speed, the system did not drop what it was asked to.
 """
 
 from __future__ import annotations
@@ -16,10 +21,13 @@ import os
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from benchmarks.models import write_benchmark_model
 from benchmarks.report import (
@@ -38,6 +46,7 @@ from milepost.bench.servers import ServedModel, ServerProcess, make_milepost, ma
 CTX_SIZE = 40960
 PARALLEL = 1
 MAX_SHARE = 0.05  # of a cold prefill
+MIN_SPEED_SHARE = 0.7  # of reading the same bytes into memory
 SLOT_FILE = "slot.bin"
 NEXT_TURN = [
     {"role": "assistant", "content": "That is done."},
@@ -52,6 +61,22 @@ class Times:
     cold_s: float
     resumed_s: float  # with the call that restores, where one is needed
     num_computed: int  # tokens of the next turn that were prefilled
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Of one repeat, in MB/s."""
+
+    restored: float
+    read: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTimes(Times):
+    """Those of milepost."""
+
+    from_disk: Speeds
+    from_page_cache: Speeds
 
 
 def main() -> None:
@@ -75,16 +100,21 @@ def main() -> None:
 
 def measure_kind(served: ServedModel, conversation: list[Message], repeats: int) -> list[Row]:
     """Return the rows of both servers, which take turns."""
-    ours: list[Times] = []
+    ours: list[OwnTimes] = []
     theirs: list[Times] = []
     for _ in range(repeats):
         ours.append(measure_milepost(served, conversation))
         theirs.append(measure_upstream(served, conversation))
     target = Target("at most", MAX_SHARE)
-    return [*make_rows("milepost", ours, target), *make_rows("llama-server", theirs, None)]
+    return [
+        *make_rows("milepost", ours, target),
+        *make_rows("llama-server", theirs, None),
+        *make_speed_rows("disk", [each.from_disk for each in ours]),
+        *make_speed_rows("page cache", [each.from_page_cache for each in ours]),
+    ]
 
 
-def make_rows(name: str, times: list[Times], target: Target | None) -> list[Row]:
+def make_rows(name: str, times: Sequence[Times], target: Target | None) -> list[Row]:
     """Return what one server took."""
     cold = Row(f"{name}, cold", "s", tuple(each.cold_s for each in times))
     resumed = Row(f"{name}, resumed", "s", tuple(each.resumed_s for each in times))
@@ -97,14 +127,75 @@ def make_rows(name: str, times: list[Times], target: Target | None) -> list[Row]
     ]
 
 
-def measure_milepost(served: ServedModel, conversation: list[Message]) -> Times:
-    """Answer, restart, go on."""
-    with tempfile.TemporaryDirectory() as folder, make_milepost(served, Path(folder)) as server:
+def make_speed_rows(source: str, speeds: list[Speeds]) -> list[Row]:
+    """Return how fast milepost restored from somewhere, and how fast that can be read."""
+    restored = Row(f"restored, {source}", "MB/s", tuple(each.restored for each in speeds))
+    read = Row(f"only read, {source}", "MB/s", tuple(each.read for each in speeds))
+    target = Target("at least", MIN_SPEED_SHARE)
+    return [restored, read, divide_rows(f"restored / only read, {source}", restored, read, target)]
+
+
+def measure_milepost(served: ServedModel, conversation: list[Message]) -> OwnTimes:
+    """Answer, restart, go on; and once more with the files in the page cache."""
+    with tempfile.TemporaryDirectory() as name, make_milepost(served, Path(name)) as server:
+        folder, longer = Path(name), [*conversation, *NEXT_TURN]
         cold_s, _ = ask(server, conversation)
         server.stop()
-        drop_page_cache(Path(folder))
+        drop_page_cache(folder)
         server.start()
-        return Times(cold_s, *ask(server, [*conversation, *NEXT_TURN]))
+        resumed_s, num_computed = ask(server, longer)
+        cold_restore = read_restore(server)
+        server.stop()
+        drop_page_cache(folder)
+        from_disk = compare_speeds(cold_restore, folder)
+        from_page_cache = measure_warm(server, folder, [*longer, *NEXT_TURN])
+        return OwnTimes(cold_s, resumed_s, num_computed, from_disk, from_page_cache)
+
+
+def measure_warm(server: ServerProcess, folder: Path, messages: list[Message]) -> Speeds:
+    """Start a server again whose files have just been read; return the speeds of a restore."""
+    server.start()
+    for path in find_blobs(folder):
+        read_page_cache(path)
+    ask(server, messages)
+    restore = read_restore(server)
+    server.stop()
+    for path in find_blobs(folder):
+        read_page_cache(path)
+    return compare_speeds(restore, folder)
+
+
+def read_restore(server: ServerProcess) -> tuple[int, float]:
+    """Return the bytes and the seconds of the restore of the last request, in the engine."""
+    (latest, *_) = get_json(f"{server.url}/requests")["requests"]
+    (report,) = get_json(f"{server.url}/requests/{latest['id']}/why")["prompts"]
+    assert report["facts"]["source"] == "disk", report["facts"]
+    return report["facts"]["restored_bytes"], report["facts"]["restore_ms"] / 1000
+
+
+def compare_speeds(restore: tuple[int, float], folder: Path) -> Speeds:
+    """Read as many bytes as a restore did, as they lie in the files, into fresh memory."""
+    num_bytes, restored_s = restore
+    num_read, started = 0, time.perf_counter()
+    for path in find_blobs(folder):
+        size = min(path.stat().st_size, num_bytes - num_read)
+        if size <= 0:
+            break
+        with path.open("rb", buffering=0) as file:
+            num_read += file.readinto(np.empty(size, np.uint8).data)
+    read_s = time.perf_counter() - started
+    return Speeds(num_bytes / restored_s / 1e6, num_read / read_s / 1e6)
+
+
+def find_blobs(folder: Path) -> list[Path]:
+    """Return the files of all states below a folder, the largest first."""
+    return sorted(folder.rglob("blobs/*/*"), key=lambda path: -path.stat().st_size)
+
+
+def get_json(url: str) -> Any:
+    """Return the body of an answer."""
+    with urllib.request.urlopen(url) as response:
+        return json.load(response)
 
 
 def measure_upstream(served: ServedModel, conversation: list[Message]) -> Times:

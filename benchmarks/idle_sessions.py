@@ -15,7 +15,6 @@ import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.processes import RunningServer
 
@@ -29,7 +28,15 @@ from benchmarks.report import (
     make_kinds_parser,
     read_page_cache,
 )
-from benchmarks.servers import ServedCase, describe_case, milepost_process
+from benchmarks.servers import (
+    TIMEOUT_S,
+    ServedCase,
+    ask,
+    describe_case,
+    milepost_process,
+    read_cache,
+)
+from benchmarks.turns import measure_in_turns
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 from milepost.bench.trace import Message
 
@@ -39,7 +46,6 @@ NUM_IDLE_REPLY_TOKENS = 32
 NUM_SWITCHING = 3
 NUM_SWITCHES = 12
 NUM_SWITCH_REPLY_TOKENS = 8  # short, as those of tool calls are
-TIMEOUT_S = 600.0
 MIN_RATE_SHARE = 0.97  # of the decode rate alone
 
 
@@ -82,16 +88,12 @@ def main() -> None:
 
 def measure_decode(server: RunningServer, sizes: Sizes, repeats: int) -> list[Row]:
     """Return the rates of one conversation alone and beside idle ones, and their ratios."""
-    alone: list[float] = []
-    beside: list[float] = []
-    for repeat in range(repeats + 1):
-        # Whoever goes first finds another machine than who goes second: they swap.
-        for num_idle in (0, sizes.num_idle) if repeat % 2 == 0 else (sizes.num_idle, 0):
-            rate = measure_rate(server, sizes, num_idle)
-            if repeat > 0:  # the first round is a warm-up
-                (beside if num_idle else alone).append(rate)
-    above = Row(f"decode, {sizes.num_idle} idle", "tokens/s", tuple(beside))
-    below = Row("decode, alone", "tokens/s", tuple(alone))
+    rates = measure_in_turns(
+        (0, sizes.num_idle), 1 + repeats, lambda num_idle, _: measure_rate(server, sizes, num_idle)
+    )
+    alone, beside = (tuple(values[1:]) for values in rates.values())  # the first is a warm-up
+    above = Row(f"decode, {sizes.num_idle} idle", "tokens/s", beside)
+    below = Row("decode, alone", "tokens/s", alone)
     target = Target("at least", MIN_RATE_SHARE)
     return [below, above, divide_rows("idle / alone", above, below, target)]
 
@@ -100,29 +102,27 @@ def measure_rate(server: RunningServer, sizes: Sizes, num_idle: int) -> float:
     """Return the decode rate of a conversation that comes after so many others."""
     forget(server)
     for number in range(num_idle):
-        ask(server, talk(f"idle {number}", sizes), NUM_IDLE_REPLY_TOKENS)
-    timings = ask(server, talk("active", sizes), sizes.num_decoded)
+        ask(server, make_body(talk(f"idle {number}", sizes), NUM_IDLE_REPLY_TOKENS))
+    timings = ask(server, make_body(talk("active", sizes), sizes.num_decoded))
     return 1000 * (timings["predicted_n"] - 1) / timings["predicted_ms"]
 
 
 def measure_switches(server: RunningServer, sizes: Sizes, repeats: int) -> list[Row]:
     """Return what switching between conversations costs, and going on with one."""
-    waits: dict[int, list[float]] = {1: [], NUM_SWITCHING: []}
-    copied: dict[int, list[float]] = {1: [], NUM_SWITCHING: []}
-    for _ in range(repeats):
-        for count in waits:
-            wait_ms, megabytes = take_turns(server, sizes, count)
-            waits[count].append(wait_ms)
-            copied[count].append(megabytes)
-    alone, switching = (
-        Row(f"first token, {count} in turn", "ms", tuple(values)) for count, values in waits.items()
+    found = measure_in_turns(
+        (1, NUM_SWITCHING), repeats, lambda count, _: take_turns(server, sizes, count)
     )
+    alone, switching = (
+        Row(f"first token, {count} in turn", "ms", tuple(wait_ms for wait_ms, _ in each))
+        for count, each in found.items()
+    )
+    copied = [tuple(megabytes for _, megabytes in each) for each in found.values()]
     return [
         alone,
         switching,
         divide_rows(f"{NUM_SWITCHING} in turn / 1", switching, alone),
-        Row("restored a request, 1", "MB", tuple(copied[1])),
-        Row(f"restored a request, {NUM_SWITCHING} in turn", "MB", tuple(copied[NUM_SWITCHING])),
+        Row("restored a request, 1", "MB", copied[0]),
+        Row(f"restored a request, {NUM_SWITCHING} in turn", "MB", copied[1]),
     ]
 
 
@@ -131,14 +131,15 @@ def take_turns(server: RunningServer, sizes: Sizes, count: int) -> tuple[float, 
     forget(server)
     conversations = [talk(f"switching {number}", sizes) for number in range(count)]
     for conversation in conversations:
-        ask(server, conversation, NUM_SWITCH_REPLY_TOKENS)
+        ask(server, make_body(conversation, NUM_SWITCH_REPLY_TOKENS))
     before = read_restored_bytes(server)
     waits = []
     for number in range(NUM_SWITCHES):
         conversation = conversations[number % count]
         conversation.append({"role": "assistant", "content": "Done."})
         conversation.append({"role": "user", "content": f"Go on with step {number}."})
-        waits.append(ask(server, conversation, NUM_SWITCH_REPLY_TOKENS)["prompt_ms"])
+        timings = ask(server, make_body(conversation, NUM_SWITCH_REPLY_TOKENS))
+        waits.append(timings["prompt_ms"])
     num_bytes = read_restored_bytes(server) - before
     return statistics.median(waits), num_bytes / NUM_SWITCHES / 1e6
 
@@ -148,15 +149,6 @@ def talk(name: str, sizes: Sizes) -> list[Message]:
     return make_conversation(name, NUM_MESSAGES, sizes.num_idle_tokens)
 
 
-def ask(server: RunningServer, conversation: list[Message], num_tokens: int) -> dict[str, float]:
-    """Let the server answer with that many tokens; return its timings."""
-    body = make_body(conversation, num_tokens)
-    response = server.http.post("/v1/chat/completions", json=body, timeout=TIMEOUT_S)
-    response.raise_for_status()
-    timings: dict[str, float] = response.json()["timings"]
-    return timings
-
-
 def forget(server: RunningServer) -> None:
     """Let the server forget all that it knows."""
     server.http.delete("/cache", timeout=TIMEOUT_S).raise_for_status()
@@ -164,10 +156,7 @@ def forget(server: RunningServer) -> None:
 
 def read_restored_bytes(server: RunningServer) -> int:
     """Return how many bytes were copied into the context since the server was started."""
-    response = server.http.get("/cache", timeout=TIMEOUT_S)
-    response.raise_for_status()
-    answer: dict[str, Any] = response.json()
-    return int(answer["counters"]["restored_bytes"])
+    return int(read_cache(server)["counters"]["restored_bytes"])
 
 
 if __name__ == "__main__":

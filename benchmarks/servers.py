@@ -73,6 +73,14 @@ def ask(server: RunningServer, body: dict[str, Any]) -> dict[str, float]:
     return timings
 
 
+def read_cache(server: RunningServer) -> dict[str, Any]:
+    """Return what `GET /cache` says."""
+    response = server.http.get("/cache", timeout=TIMEOUT_S)
+    response.raise_for_status()
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
 @contextlib.contextmanager
 def serve_milepost(case: ServedCase) -> Iterator[str]:
     """Yield the URL of a milepost server."""
