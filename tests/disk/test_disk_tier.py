@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -344,6 +346,33 @@ def test_logits_without_a_state_on_disk_are_not_written(tmp_path: Path, runs: li
     run.compute(tokens)
     run.save(tokens, num_prompt_tokens=200)
     assert run.stored_logits() == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "restored"),
+    [
+        ("UPDATE runs SET parent = 99 WHERE parent > 0", (200, 250)),
+        ("UPDATE runs SET start = 5000 WHERE parent > 0", (200, 250)),
+        ("DELETE FROM runs WHERE parent = 0", (0, 0)),
+        ('UPDATE blobs SET "end" = 5000 WHERE kind = 2', (0, 0)),
+        ("UPDATE pins SET pos = 5000", (300, 250)),
+    ],
+)
+def test_what_the_index_contradicts_itself_about_is_a_miss(
+    tmp_path: Path, runs: list[Run], change: str, restored: tuple[int, int]
+) -> None:
+    first, tokens, other = Run(tmp_path), history(300), history(250, seed=5)
+    for each in (tokens[:200], tokens, other):
+        first.compute(each)
+        first.save(each)
+    first.tier.pin(tokens, "client")
+    first.close()
+    with contextlib.closing(sqlite3.connect(first.store.folder / "index.sqlite")) as connection:
+        connection.execute(change)
+        connection.commit()
+    second = Run(tmp_path)
+    runs.append(second)
+    assert (second.restore(tokens), second.restore(other)) == restored
 
 
 def damage(run: Run, blob_id: int) -> None:

@@ -58,7 +58,7 @@ def grow_forest(forest: StoredForest, cache: PrefixCache, offset_s: float) -> li
         last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
         grown.append(_Grown(last_used_s, path.nodes[-1], checkpoints))
     _date(grown)
-    for pin in forest.pins:
+    for pin in [pin for pin in forest.pins if forest.runs.has(pin.run, pin.pos)]:
         cache.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
     return useless
 
@@ -66,10 +66,13 @@ def grow_forest(forest: StoredForest, cache: PrefixCache, offset_s: float) -> li
 def gather_blobs(forest: StoredForest) -> Iterator[tuple[int, list[StoredBlob]]]:
     """Yield tips with what lies on the way to each and not on that to an earlier one, ascending.
 
-    Parents first, for a branch may need cells that reach beyond the place where it parts. Pure.
+    Parents first, for a branch may need cells that reach beyond the place where it parts. Those of
+    which the history is not known are left alone: an index that is damaged may be made again. Pure.
     """
     left: dict[int, list[StoredBlob]] = {}
     for blob in forest.blobs:
+        if not forest.runs.has(blob.run, blob.end):
+            continue
         if (blobs := left.get(blob.run)) is None:
             blobs = left[blob.run] = []
         blobs.append(blob)

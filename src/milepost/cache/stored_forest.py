@@ -53,12 +53,25 @@ class StoredRuns:
     starts: Sequence[int]
     encoded: Sequence[bytes]  # tokens
     positions: dict[int, int]  # of the ids in these lists
+    ends: dict[int, int]  # by id: the length of the history
 
     @classmethod
     def of_rows(cls, rows: list[tuple[int, int, int, bytes]]) -> StoredRuns:
-        """Return the runs of (id, parent, start, tokens)."""
-        ids, parents, starts, encoded = zip(*rows, strict=True) if rows else ((), (), (), ())
-        return cls(ids, parents, starts, encoded, dict(zip(ids, range(len(ids)), strict=True)))
+        """Return the runs of (id, parent, start, tokens) that have a whole history.
+
+        All have, unless the index is damaged in a way that SQLite does not notice.
+        """
+        ends = {NO_RUN: 0}
+        whole = []
+        for row in rows:
+            run, parent, start, encoded = row
+            if 0 <= start <= ends.get(parent, -1):
+                ends[run] = start + len(encoded) // TOKEN_BYTES
+                whole.append(row)
+        columns = zip(*whole, strict=True) if whole else ((), (), (), ())
+        ids, parents, starts, pieces = columns
+        positions = dict(zip(ids, range(len(ids)), strict=True))
+        return cls(ids, parents, starts, pieces, positions, ends)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -71,6 +84,10 @@ class StoredRuns:
     def own_tokens(self, index: int) -> Tokens:
         """Return the tokens of the run at a place of the lists; they cannot be changed."""
         return parse_tokens(self.encoded[index])
+
+    def has(self, run: int, end: int) -> bool:
+        """Return whether the tokens [0, end) of a run's history are known; the empty one is not."""
+        return 0 < end <= self.ends.get(run, 0)
 
     def ancestors(self, run: int) -> Iterator[tuple[int, int]]:
         """Yield the runs that a history passes, the nearest first, and where it leaves each.
