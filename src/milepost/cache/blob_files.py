@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +60,13 @@ class FoundFile(NamedTuple):
         return Path(self.folder, self.name)
 
 
+class Differences(NamedTuple):
+    """What an index and a folder do not agree about."""
+
+    missing: list[int]  # blobs without a file
+    strangers: list[FoundFile]  # without a blob, or not finished
+
+
 class BlobFiles:
     """Writes, finds and removes the files below one folder."""
 
@@ -69,7 +76,7 @@ class BlobFiles:
 
     def path_of(self, blob_id: int) -> Path:
         """Return where a blob is, or would be."""
-        name = f"{blob_id:016x}"
+        name = _name_of(blob_id)
         return self.folder / name[:2] / name
 
     @contextlib.contextmanager
@@ -106,13 +113,30 @@ class BlobFiles:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             self.path_of(blob_id).unlink()
 
-    def find_all(self) -> Iterator[FoundFile]:
-        """Yield what lies in the folder and has a name of ours."""
+    def find_all(self) -> list[FoundFile]:
+        """Return what lies in the folder and has a name of ours."""
+        return self.compare(set()).strangers
+
+    def compare(self, ids: Set[int]) -> Differences:
+        """Return how the files differ from the blobs that are known.
+
+        By their names, of which there are many thousand at every start.
+        """
+        known = {_name_of(blob_id): blob_id for blob_id in ids}
+        found: set[str] = set()
+        strangers: list[FoundFile] = []
         for folder in _list_names(str(self.folder)):
             path = os.path.join(self.folder, folder)
-            for name in _list_names(path):
-                if _NAME.fullmatch(name):
-                    yield FoundFile(path, name, int(name[:16], 16), len(name) > 16)
+            names = _list_names(path)
+            found.update(names)
+            strangers += [
+                FoundFile(path, name, int(name[:16], 16), len(name) > 16)
+                for name in names
+                if name not in known and _NAME.fullmatch(name)
+            ]
+        absent = [known[name] for name in known.keys() - found]
+        missing = [blob_id for blob_id in absent if not self.path_of(blob_id).exists()]
+        return Differences(missing, strangers)
 
     def _write(self, descriptor: int, pieces: list[bytes | memoryview]) -> None:
         for index, piece in enumerate(pieces):
@@ -188,6 +212,10 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _name_of(blob_id: int) -> str:
+    return f"{blob_id:016x}"
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

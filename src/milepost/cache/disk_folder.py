@@ -166,15 +166,7 @@ def reconcile(index: Index, folder: DiskFolder, now_s: float) -> None:
 
     What nobody can use is deleted when it is old enough and no living process holds it.
     """
-    ids = index.blob_ids()
-    present: set[int] = set()
-    strangers = []
-    for file in folder.files.find_all():
-        if file.is_temporary or file.id not in ids:
-            strangers.append(file)
-        else:
-            present.add(file.id)
-    missing = [blob_id for blob_id in ids - present if not folder.files.path_of(blob_id).exists()]
+    missing, strangers = folder.files.compare(index.blob_ids())
     if missing or strangers:
         known = index.blob_ids()  # what was finished meanwhile has its row
         strangers = [file for file in strangers if file.is_temporary or file.id not in known]
