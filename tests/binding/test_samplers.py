@@ -195,11 +195,17 @@ def test_a_bad_grammar_is_refused(library: Library, vocab: Vocab, gbnf: str) -> 
     assert caught.value.param == "grammar"
 
 
-def test_banned_candidates_are_gone(candidates: Candidates, chain: SamplerChain) -> None:
-    candidates.ban(LETTERS[:3])
+def test_only_some_tokens_are_candidates(candidates: Candidates, chain: SamplerChain) -> None:
+    logits = np.full(1000, -np.inf, np.float32)
+    logits[LETTERS] = np.arange(len(LETTERS))
+    candidates.fill_some(logits, np.array([0, *LETTERS[1:3]], np.int32))
+    assert candidates.possible.tolist() == LETTERS[1:3]
+    assert candidates.most_likely == LETTERS[2]
     chain.add_greedy()
-    assert chain.apply(candidates) == LETTERS[3]
+    assert chain.apply(candidates) == LETTERS[2]
+
+
+def test_one_candidate_is_always_possible(candidates: Candidates) -> None:
     candidates.fill_one(LETTERS[5])
     assert candidates.has_any
-    candidates.ban([])
-    assert candidates.has_any
+    assert candidates.possible.tolist() == [LETTERS[5]]

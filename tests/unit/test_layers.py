@@ -40,6 +40,7 @@ OWNERS = {
     "_cffi_backend": {"libllama"},
     "xllamacpp": {"libllama", "bench"},  # bench: the server in it, as the yardstick
     "jinja2": {"chat"},
+    "llguidance": {"engine", "chat"},
     "pydantic": {"api"},
     "fastapi": {"api", "assemble"},
     "starlette": {"api", "assemble"},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from milepost.cache.placement import PlacementLimits
+from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.memory import Memory
 from milepost.engine.prefill_plan import plan_request
@@ -37,6 +38,7 @@ class Admission:
         memory: Memory,
         slots: SlotTable,
         restorer: Restorer,
+        constraints: ConstraintMaker,
         limits: PlacementLimits,
         clock: Callable[[], float],
     ) -> None:
@@ -44,6 +46,7 @@ class Admission:
         self._limits = limits
         self._slots = slots
         self._restorer = restorer
+        self._constraints = constraints
         self._clock = clock
         self.waiting: deque[Request] = deque()
 
@@ -116,9 +119,8 @@ class Admission:
         samplers = []
         for index in range(request.message.num_choices):
             seed = seed_of_choice(params.seed, index)
-            sampler = Sampler(
-                self._memory.context.model.library, self._memory.context, params, seed
-            )
+            constraint = self._constraints.make(params)
+            sampler = Sampler(self._memory.context, params, seed, constraint)
             sampler.prime(request.prompt)
             samplers.append(sampler)
         return samplers

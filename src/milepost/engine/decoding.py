@@ -5,6 +5,7 @@ Called by the loop for each choice whose next logits are ready. Decides whether 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,8 @@ from milepost.engine.sampling import NO_TOKEN, token_logprob
 from milepost.engine.sequence import Choice, Request
 from milepost.libllama import Context
 from milepost.protocol.messages import CacheReport, Delta, Finished, FinishReason, Message, Timings
+
+logger = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -61,6 +64,9 @@ class Decoder:
         if choice.num_decoded == 0:
             choice.decode_started_s = self._clock()
         choice.num_decoded += 1
+        if token == NO_TOKEN and choice.sampler.failure:
+            logger.warning("a constraint ends an answer: %s", choice.sampler.failure)
+            return "limit"  # what was said so far is no whole answer
         if token == NO_TOKEN or token in self._vocab.eog_tokens:
             return "eos"
         choice.append(token)

@@ -19,6 +19,7 @@ from milepost.engine.admission import Admission
 from milepost.engine.cache_control import CacheControl
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
+from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.disk import make_fingerprint
 from milepost.engine.memory import Memory
@@ -60,6 +61,7 @@ class Loop:
         connection: Connection,
         settings: EngineSettings,
         clock: Callable[[], float],
+        constraints: ConstraintMaker | None = None,
     ) -> None:
         context, num_parallel = memory.context, settings.parallel
         self._context = context
@@ -71,7 +73,12 @@ class Loop:
         self._checkpointer = Checkpointer(memory, clock)
         self._restorer = Restorer(memory, self._slots, self._statistics, clock)
         self._admission = Admission(
-            memory, self._slots, self._restorer, placement_limits(settings), clock
+            memory,
+            self._slots,
+            self._restorer,
+            constraints or ConstraintMaker(context.model),
+            placement_limits(settings),
+            clock,
         )
         self._persister = Persister(
             memory.disk, parse_sync(settings.cache_disk_sync), memory.prompt_logits, clock

@@ -22,6 +22,7 @@ from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.config import EngineSettings, LogSettings
 from milepost.engine.connection import Connection, ConnectionClosed
+from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.memory import Memory
@@ -96,6 +97,8 @@ def serve(connection: Connection) -> None:
         settings, log_settings = parse_load(first, rest)
         set_up_logging(log_settings)
         model = load_model(library, settings, progress_reporter(connection))
+        constraints = ConstraintMaker(model)
+        constraints.prepare()  # what follows is native code for the most part
         num_parked = choose_parked(model, settings)
         context = make_context(model, settings, num_parked)
         context.warm_up(Batch(library, 1))
@@ -113,11 +116,12 @@ def serve(connection: Connection) -> None:
     gc.enable()
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again
-    loop = Loop(memory, connection, settings, time.perf_counter)
+    loop = Loop(memory, connection, settings, time.perf_counter, constraints)
     try:
         loop.run()
     finally:
         loop.close()
+        constraints.close()
         context.close()
         model.close()
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.engine.constraints import Constraint
 from milepost.errors import InvalidRequest
-from milepost.libllama import Candidates, Context, Grammar, Library, SamplerChain, Vocab
+from milepost.libllama import Candidates, Context, Library, SamplerChain, Vocab
 from milepost.protocol.messages import TokenLogprob
 from milepost.protocol.sampling import RANDOM_SEED, SamplingParams
 
@@ -24,27 +25,28 @@ class Sampler:
     """Picks the tokens of one choice."""
 
     def __init__(
-        self, library: Library, context: Context, params: SamplingParams, seed: int
+        self, context: Context, params: SamplingParams, seed: int, constraint: Constraint | None
     ) -> None:
-        """Raises InvalidRequest for an unknown sampler or a grammar that cannot be parsed."""
-        vocab = context.model.vocab
+        """Take a constraint over; raises InvalidRequest for an unknown sampler."""
+        vocab, library = context.model.vocab, context.model.library
         self._library = library
         self._context = context
         self._params = params
+        self._constraint = constraint
         self._chain = build_chain(library, vocab, params, seed, context.num_context_tokens)
-        self._grammar: Grammar | None = None
         self._candidates: Candidates | None = None
-        self._banned = sorted(
-            {
-                token
-                for token, bias in biases(vocab, params)
-                if bias == -math.inf and 0 <= token < vocab.num_tokens
-            }
+        self._banned = np.array(
+            sorted(
+                {
+                    token
+                    for token, bias in biases(vocab, params)
+                    if bias == -math.inf and 0 <= token < vocab.num_tokens
+                }
+            ),
+            np.int32,
         )
         if len(self._banned) == vocab.num_tokens:
             raise InvalidRequest("every token is banned", param="logit_bias")
-        if params.grammar:
-            self._grammar = Grammar(library, vocab, params.grammar)
 
     def prime(self, prompt: np.ndarray) -> None:
         """Show the samplers that look back the end of the prompt, int32 of shape (n,)."""
@@ -54,12 +56,17 @@ class Sampler:
     def close(self) -> None:
         """Free the native samplers; they may hold megabytes."""
         self._chain.close()
-        if self._grammar is not None:
-            self._grammar.close()
+        if self._constraint is not None:
+            self._constraint.close()
+
+    @property
+    def failure(self) -> str:
+        """Why the constraint allows nothing any more, if it has run into a limit; else empty."""
+        return self._constraint.failure if self._constraint is not None else ""
 
     def sample(self, row: int) -> int:
-        """Pick a token from a row of the last batch; NO_TOKEN when the grammar allows none."""
-        if self._grammar is None:
+        """Pick a token from a row of the last batch; NO_TOKEN when the constraint allows none."""
+        if self._constraint is None:
             return self._chain.sample(self._context, row)
         return self.sample_from(self._context.logits(row))
 
@@ -69,44 +76,35 @@ class Sampler:
             self._candidates = Candidates(self._library, len(logits))
         token = self._choose(logits, self._candidates)
         if token != NO_TOKEN:
-            if self._grammar is not None:
-                self._grammar.accept(token)
             self._chain.accept(token)
         return token
 
-    def _choose(self, logits: np.ndarray, candidates: Candidates) -> int:
-        """Sample freely first and ask the grammar about that token only: mostly it agrees.
+    def force(self, token: int) -> bool:
+        """Take a token that was not sampled; False when the constraint does not allow it."""
+        if self._constraint is not None and not self._constraint.take(token):
+            return False
+        self._chain.accept(token)
+        return True
 
-        Asking it about every token of the vocabulary costs a hundred times as much.
-        """
+    def _choose(self, logits: np.ndarray, candidates: Candidates) -> int:
+        """Sample freely first and ask the constraint about that token only: mostly it agrees."""
         candidates.fill(logits)
         token = self._chain.apply(candidates)
-        grammar = self._grammar
-        if grammar is None or is_allowed(token, grammar, candidates):
+        constraint = self._constraint
+        if constraint is None or (token != NO_TOKEN and constraint.take(token)):
             return token
-        self._fill_allowed(logits, grammar, candidates)
+        # Without those that are banned: else the chain could be left with them only.
+        allowed = np.setdiff1d(constraint.allowed(), self._banned, assume_unique=True)
+        candidates.fill_some(logits, allowed)
         if not candidates.has_any:
             return NO_TOKEN
         token = self._chain.apply(candidates)
-        if is_allowed(token, grammar, candidates):
+        if token != NO_TOKEN and constraint.take(token):
             return token
         # Extreme settings (a temperature of 1e-38) make infinite logits, and any token of them.
-        self._fill_allowed(logits, grammar, candidates)
-        return candidates.most_likely
-
-    def _fill_allowed(self, logits: np.ndarray, grammar: Grammar, candidates: Candidates) -> None:
-        candidates.fill(logits)
-        candidates.ban(self._banned)  # else the chain could be left with banned tokens only
-        grammar.restrict(candidates)
-
-
-def is_allowed(token: int, grammar: Grammar, candidates: Candidates) -> bool:
-    """Return whether a grammar takes a token next; `candidates` are overwritten."""
-    if token == NO_TOKEN:
-        return False
-    candidates.fill_one(token)
-    grammar.restrict(candidates)
-    return candidates.has_any
+        candidates.fill_some(logits, allowed)
+        token = candidates.most_likely
+        return token if constraint.take(token) else NO_TOKEN
 
 
 def num_looked_back(params: SamplingParams, num_prompt_tokens: int) -> int:

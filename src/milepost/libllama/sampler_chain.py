@@ -36,14 +36,16 @@ class Candidates:
         self._data["logit"] = logits
         self._reset(len(self._data))
 
+    def fill_some(self, logits: np.ndarray, tokens: np.ndarray) -> None:
+        """Take some tokens only, int32 of shape (n,), with their values among all logits."""
+        self._data["id"][: len(tokens)] = tokens
+        self._data["logit"][: len(tokens)] = logits[tokens]
+        self._reset(len(tokens))
+
     def fill_one(self, token: int) -> None:
         """Take one token as the only candidate."""
         self._data[0] = (token, 1.0, 0.0)
         self._reset(1)
-
-    def ban(self, tokens: Sequence[int]) -> None:
-        """Forbid tokens; only after `fill`, while candidates stand in the order of their ids."""
-        self._data["logit"][list(tokens)] = -np.inf
 
     @property
     def has_any(self) -> bool:
@@ -52,9 +54,17 @@ class Candidates:
         return bool(np.any(logits > -np.inf))
 
     @property
+    def possible(self) -> np.ndarray:
+        """The tokens that are still allowed, int32; only before a sampler of a chain ran."""
+        candidates = self._data[: self.native.size]
+        found: np.ndarray = candidates["id"][candidates["logit"] > -np.inf]
+        return found
+
+    @property
     def most_likely(self) -> int:
         """The token with the largest logit; only before a sampler of a chain ran."""
-        return int(np.argmax(self._data["logit"]))
+        candidates = self._data[: self.native.size]
+        return int(candidates["id"][np.argmax(candidates["logit"])])
 
     @property
     def selected(self) -> int:

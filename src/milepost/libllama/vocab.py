@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,11 @@ class Vocab:
         """All tokens that end a generation."""
         is_eog = self._lib.llama_vocab_is_eog
         return frozenset(i for i in range(self.num_tokens) if is_eog(self.pointer, i))
+
+    @cached_property
+    def control_tokens(self) -> frozenset[int]:
+        """All control tokens, those without a text of their own included."""
+        return frozenset(filter(self.is_control, range(self.num_tokens)))
 
     @cached_property
     def suppressed_tokens(self) -> tuple[int, ...]:
@@ -101,6 +106,13 @@ class Vocab:
         if found is None:
             found = self._pieces[key] = self._read_piece(token, special)
         return found
+
+    def read_pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of every token, in the order of the ids; control tokens spelled out.
+
+        Nothing of it is kept, so a thread may read while another one uses `piece`.
+        """
+        return (self._read_piece(token, True) for token in range(self.num_tokens))
 
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> str:
         """Return the text of tokens; incomplete characters become U+FFFD."""

@@ -57,6 +57,7 @@ TO_ENGINE: tuple[ToEngine, ...] = (
             logit_bias=((5, -math.inf), (6, 1.5)),
             dry_sequence_breakers=("\n", "é"),
             grammar='root ::= "🎉"',
+            constraint='start: "🎉"',
             ignore_eos=True,
         ),
         max_tokens=0,
