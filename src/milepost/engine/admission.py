@@ -17,6 +17,7 @@ from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.memory import Memory
 from milepost.engine.prefill_plan import plan_request
+from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.restoring import Restorer
 from milepost.engine.sampling import Sampler, seed_of_choice
 from milepost.engine.sequence import Choice, Request
@@ -135,6 +136,7 @@ class Admission:
         request.known_logits = start.known_logits
         self._restorer.clear_idle(start.slot)
         plan_request(request, self._memory, self._limits, start.match)
+        limit = message.reasoning
         for index, sampler in enumerate(samplers):
             slot = start.slot if index == 0 else self._restorer.start_empty()
             request.choices.append(
@@ -145,6 +147,7 @@ class Admission:
                     sampler=sampler,
                     detokenizer=Detokenizer(),
                     stop=StopMatcher(message.stop),
+                    budget=ReasoningBudget(limit) if limit is not None else None,
                     tokens=request.prompt,
                     num_tokens=len(request.prompt),
                     state="running" if index == 0 else "forking",

@@ -42,13 +42,15 @@ class Decoder:
         """
         if choice.request.message.max_tokens == 0:
             return "limit"
-        return self._take(choice, choice.sampler.sample(row), row)
+        token = self._choose(choice, lambda: choice.sampler.sample(row))
+        return self._take(choice, token, row)
 
     def step_from(self, choice: Choice, logits: np.ndarray) -> FinishReason | None:
         """Do the same with logits that were kept, float32 of shape (num_vocab,)."""
         if choice.request.message.max_tokens == 0:
             return "limit"
-        return self._take(choice, choice.sampler.sample_from(logits), logits)
+        token = self._choose(choice, lambda: choice.sampler.sample_from(logits))
+        return self._take(choice, token, logits)
 
     def finish(self, choice: Choice, reason: FinishReason) -> None:
         """Send the rest of the text, and the Finished."""
@@ -58,6 +60,20 @@ class Decoder:
             self._send_delta(choice, rest)
         report = self._reporter.report(choice.request) if choice.index == 0 else None
         self._send(finished_message(choice, reason, self._clock(), report))
+
+    def _choose(self, choice: Choice, sample: Callable[[], int]) -> int:
+        """Return the next token: a sampled one, unless the reasoning must end."""
+        budget = choice.budget
+        if budget is None or choice.detokenizer.is_inside_character:
+            return sample()
+        token = budget.next_forced()
+        if token is None:
+            return sample()
+        if not choice.sampler.force(token):
+            budget.give_up()
+            return sample()
+        budget.note_forced()
+        return token
 
     def _take(self, choice: Choice, token: int, logits: int | np.ndarray) -> FinishReason | None:
         """Add a sampled token; `logits` are a row of the last batch, or the values themselves."""
@@ -75,6 +91,8 @@ class Decoder:
         is_shown = message.special or token in message.shown_tokens
         piece = self._vocab.piece(token, special=is_shown)
         text = choice.stop.feed(choice.detokenizer.feed(piece))
+        if choice.budget is not None:
+            choice.budget.note(self._vocab.piece(token))
         if text:
             self._send_delta(choice, text)
         return self._finish_reason(choice)

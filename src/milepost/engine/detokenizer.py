@@ -15,6 +15,11 @@ class Detokenizer:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether bytes wait for the others of their character."""
+        return bool(self._decoder.getstate()[0])
+
     def feed(self, piece: bytes) -> str:
         """Return the text that these bytes complete."""
         return self._decoder.decode(piece)

@@ -17,6 +17,7 @@ import numpy as np
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.detokenizer import Detokenizer
+from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher
 from milepost.errors import InvalidRequest
@@ -36,6 +37,7 @@ class Choice:
     sampler: Sampler
     detokenizer: Detokenizer
     stop: StopMatcher
+    budget: ReasoningBudget | None
     tokens: np.ndarray  # int32, grows by one per sampled token; only [:num_tokens] is used
     num_tokens: int
     state: ChoiceState

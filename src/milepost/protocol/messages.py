@@ -68,6 +68,16 @@ class Boundary(msgspec.Struct, frozen=True, array_like=True):
     role: str = ""
 
 
+class ReasoningLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many tokens a reply may spend on reasoning, and how that is ended."""
+
+    start: str  # the marker before it; control tokens spelled out
+    end: str  # the marker behind it
+    is_open: bool = False  # the prompt ends inside the reasoning of the reply
+    max_tokens: int  # of all reasoning of a reply, markers not counted
+    ending: tuple[int, ...]  # tokens that are taken when they are used up
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Prefill a prompt and decode `num_choices` continuations of it."""
 
@@ -84,6 +94,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     shown_tokens: tuple[int, ...] = ()  # control tokens to render even where `special` is off
     boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
     keeps_prompt_end: bool = False  # later requests may leave the prompt behind "prompt_end"
+    reasoning: ReasoningLimit | None = None  # None: no limit
     has_new_tools: bool = False  # its system messages were last seen with other tools
 
 

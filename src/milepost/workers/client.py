@@ -43,6 +43,7 @@ from milepost.protocol.messages import (
     ModelInfo,
     PromptProgress,
     Ready,
+    ReasoningLimit,
     Shutdown,
     SlotAction,
     SlotChanged,
@@ -73,6 +74,7 @@ class GenerateSpec:
     boundaries: tuple[Boundary, ...] = ()
     keeps_prompt_end: bool = False
     has_new_tools: bool = False
+    reasoning: ReasoningLimit | None = None
 
     def message(self, request_id: int) -> Generate:
         """Return the message that asks an engine for it."""
@@ -91,6 +93,7 @@ class GenerateSpec:
             boundaries=self.boundaries,
             keeps_prompt_end=self.keeps_prompt_end,
             has_new_tools=self.has_new_tools,
+            reasoning=self.reasoning,
         )
 
 

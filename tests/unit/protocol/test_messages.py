@@ -35,6 +35,7 @@ from milepost.protocol.messages import (
     ModelInfo,
     PromptProgress,
     Ready,
+    ReasoningLimit,
     Shutdown,
     SlotChanged,
     SlotStatus,
@@ -71,6 +72,9 @@ TO_ENGINE: tuple[ToEngine, ...] = (
         boundaries=(Boundary(1, "message_end", 0, "user"),),
         keeps_prompt_end=True,
         has_new_tools=True,
+        reasoning=ReasoningLimit(
+            start="<think>", end="</think>", is_open=True, max_tokens=9, ending=(1, 2)
+        ),
     ),
     Cancel(request_id=1),
     GetStatus(status_id=4),
