@@ -20,6 +20,7 @@ class FakeVocab:
         self.bos_token = END_OF_TEXT
         self.bos_text = self.eos_text = "<|endoftext|>"
         self._specials = {text: NUM_BYTES + i for i, text in enumerate((*CONTROLS, *USER_DEFINED))}
+        self.eog_tokens = frozenset({END_OF_TEXT, IM_END})
         self.num_tokens = NUM_BYTES + len(self._specials)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:

@@ -30,6 +30,10 @@ class Vocab(Protocol):
         """Whether `tokenize` with add_special puts the BOS token in front."""
 
     @property
+    def eog_tokens(self) -> frozenset[int]:
+        """The ids of all tokens that end a generation."""
+
+    @property
     def bos_token(self) -> int:
         """The id of the BOS token; -1 where the model has none."""
 

@@ -1,0 +1,98 @@
+"""The tools of a request as grammars see them: names, and JSON schemas of arguments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.chat.grammar_writer import Schema
+
+DEFINITIONS: tuple[str, ...] = ("$defs", "definitions")
+MAX_REF_DEPTH = 8  # of references to references; arbitrary
+
+
+@dataclass(frozen=True, slots=True)
+class CallableTool:
+    """A tool that a reply may call."""
+
+    name: str
+    schema: Schema  # of its arguments, an object
+    # Whether arguments follow the schema to the letter, its order of properties included. Without
+    # it they are only sure to be an object: a fixed order would keep models from what they mean.
+    is_strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One argument of a tool."""
+
+    name: str
+    schema: Schema | bool
+    is_required: bool
+
+
+def properties_of(schema: Schema) -> list[Property]:
+    """Return the arguments that a schema names, in its order."""
+    named = schema.get("properties")
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    named = named if isinstance(named, dict) else {}
+    unnamed = [name for name in required if isinstance(name, str) and name not in named]
+    return [
+        Property(name, part if isinstance(part, dict | bool) else {}, name in required)
+        for name, part in [*named.items(), *((name, True) for name in unnamed)]
+    ]
+
+
+def takes_others(schema: Schema) -> bool:
+    """Return whether a schema asks for arguments that it does not name."""
+    extra = schema.get("additionalProperties", not properties_of(schema))
+    return extra is not False
+
+
+def as_root(part: Schema | bool, root: Schema) -> Schema:
+    """Return a part of a schema so that it can stand alone: with what it may refer to."""
+    if isinstance(part, bool):
+        return {} if part else {"enum": []}
+    if '"$ref"' not in json.dumps(part):
+        return part
+    return {**{key: root[key] for key in DEFINITIONS if key in root}, **part}
+
+
+def resolve(part: Schema | bool, root: Schema) -> Schema:
+    """Return what a schema refers to, if it is nothing but a reference into `root`."""
+    for _ in range(MAX_REF_DEPTH):
+        if not isinstance(part, dict) or not isinstance(part.get("$ref"), str):
+            break
+        part = _follow(part["$ref"], root)
+    return part if isinstance(part, dict) else {}
+
+
+def may_be_string(part: Schema | bool, root: Schema) -> bool:
+    """Return whether a string can be a value of a schema, as far as its types tell."""
+    schema = resolve(part, root)
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        return any(isinstance(value, str) for value in constants_of(schema) or ())
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return "string" in kinds
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            return any(may_be_string(one, root) for one in schema[key])
+    return not {"properties", "items"} & schema.keys()
+
+
+def constants_of(schema: Schema) -> list[Any] | None:
+    """Return the only values of a schema, None when it does not list them."""
+    if "const" in schema:
+        return [schema["const"]]
+    return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _follow(pointer: str, root: Schema) -> Any:
+    found: Any = root
+    for step in pointer.removeprefix("#").split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
