@@ -55,9 +55,8 @@ def as_root(part: Schema | bool, root: Schema) -> Schema:
     """Return a part of a schema so that it can stand alone: with what it may refer to."""
     if isinstance(part, bool):
         return {} if part else {"enum": []}
-    if '"$ref"' not in json.dumps(part):
-        return part
-    return {**{key: root[key] for key in DEFINITIONS if key in root}, **part}
+    keys = ["x-guidance", *(DEFINITIONS if '"$ref"' in json.dumps(part) else ())]
+    return {**{key: root[key] for key in keys if key in root}, **part}
 
 
 def resolve(part: Schema | bool, root: Schema) -> Schema:

@@ -46,12 +46,13 @@ class GrammarWriter:
         self._specials = specials
         self._controls = ControlTexts(specials.by_text)
         self._names: dict[str, str] = {}  # what stands behind a rule's name -> the name
-        self._recursive: set[str] = set()
+        self._recursive: dict[str, str] = {}  # name -> expression
         self._num_fresh = 0
 
     def finish(self, start: str) -> str:
         """Return the grammar whose texts are those of an expression."""
         rules = [f"{name}{body}" for body, name in self._names.items()]
+        rules += [f"{name}: {expression}" for name, expression in self._recursive.items()]
         return "\n".join(["%llguidance {}", f"start: {start}", *rules, ""])
 
     def rule(self, expression: str) -> str:
@@ -61,8 +62,8 @@ class GrammarWriter:
     def recursive(self, name: str, write: Callable[[str], str]) -> str:
         """Return the rule of a name; `write` makes its expression, in which the name may stand."""
         if name not in self._recursive:
-            self._recursive.add(name)
-            self._names[f": {write(name)}"] = name
+            self._recursive[name] = ""  # known from here on, so that it may stand in itself
+            self._recursive[name] = write(name)
         return name
 
     def plain(self, text: str) -> str:
@@ -98,9 +99,13 @@ class GrammarWriter:
         return self._name("T", f": /{regex}/")
 
     def json(self, schema: Schema | bool, **options: Any) -> str:
-        """Return an expression for the JSON values of a schema."""
+        """Return an expression for the JSON values of a schema.
+
+        Options of llguidance come from its `x-guidance` (`schema_check`), and from `options`.
+        """
         whole = dict(schema) if isinstance(schema, dict) else json_schema_of(schema)
-        whole["x-guidance"] = {"whitespace_pattern": JSON_SPACE, "lenient": True, **options}
+        own = whole.get("x-guidance", {"lenient": True})
+        whole["x-guidance"] = {"whitespace_pattern": JSON_SPACE, **own, **options}
         return self._name("j", f": %json {json.dumps(whole)}")
 
     def text(self, beside: Iterable[str] = ()) -> str:

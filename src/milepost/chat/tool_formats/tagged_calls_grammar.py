@@ -10,8 +10,6 @@ text about tags may stand in it. So what follows a value is written together wit
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from milepost.chat.call_schemas import (
     CallableTool,
@@ -28,14 +26,6 @@ from milepost.chat.reply_format import TaggedBody
 
 OTHER_KEY = "[^<>\"'=\\s\\x5c\\x2f]{1,64}"  # of an argument that no schema names
 ANY_TEXT = r"(.|\n)*"
-
-
-@dataclass(frozen=True, slots=True)
-class Following:
-    """What may stand behind an argument."""
-
-    nodes: Sequence[int]  # other arguments
-    may_end: bool
 
 
 def write_call(body: TaggedBody, end: str, tool: CallableTool, writer: GrammarWriter) -> str:
@@ -68,29 +58,26 @@ class _Arguments:
 
     def write(self) -> str:
         """Return an expression for all arguments and the end."""
-        following = self._following(-1)
-        return self._behind_value(following)
+        return self._behind_value(0)
 
-    def _following(self, node: int) -> Following:
-        """Return what may follow a node; -1 is the name, the last one an argument without name."""
-        others = len(self._named)
-        nodes = []
-        for later in range(node + 1, others):
-            nodes.append(later)
-            if self._named[later].is_required:
-                return Following(nodes, may_end=False)
-        return Following([*nodes, *([others] if self._takes_others else ())], may_end=True)
+    def _behind_value(self, node: int) -> str:
+        """Return an expression for the arguments from a node on, where another one is complete."""
+        rest = self._rest(node)
+        ways = [seq(self._writer.exact(self._key_start), rest)] if rest else []
+        return choice(*ways, *([self._writer.exact(self._end)] if self._may_end(node) else ()))
 
-    def _behind_value(self, following: Following) -> str:
-        """Return an expression for another argument, or the end."""
-        ways = [seq(self._writer.exact(self._key_start), self._nodes(following))]
-        return choice(
-            *(ways if following.nodes else ()),
-            *([self._writer.exact(self._end)] if following.may_end else ()),
-        )
+    def _may_end(self, node: int) -> bool:
+        return not any(one.is_required for one in self._named[node:])
 
-    def _nodes(self, following: Following) -> str:
-        return choice(*(self._node(node) for node in following.nodes))
+    def _rest(self, node: int) -> str:
+        """Return an expression for the arguments from a node on, "" where there are none.
+
+        The last node is any argument without a name of its own.
+        """
+        if node == len(self._named):
+            return self._node(node) if self._takes_others else ""
+        later = "" if self._named[node].is_required else self._rest(node + 1)
+        return self._writer.rule(choice(self._node(node), later)) if later else self._node(node)
 
     def _node(self, node: int) -> str:
         write = self._write_named if node < len(self._named) else self._write_other
@@ -99,18 +86,17 @@ class _Arguments:
     def _write_named(self, node: int) -> str:
         one = self._named[node]
         ways = self._values(one)
-        following = self._following(node)
-        if may_be_string(one.schema, self._tool.schema) and not ways:
-            return seq(self._writer.plain(one.name), self._raw(following))
-        return seq(self._writer.plain(one.name), choice(*ways), self._behind_tag(following))
+        name = self._writer.plain(one.name)
+        if not ways:
+            return seq(name, self._raw(node + 1))
+        return seq(name, choice(*ways), self._behind_tag(node + 1))
 
     def _write_other(self, node: int) -> str:
-        following = self._following(node)
         key, body = self._writer.pattern(OTHER_KEY), self._body
         if not body.json_key_end:
-            return seq(key, self._raw(following))
+            return seq(key, self._raw(node))
         value = self._value(body.json_key_end, self._writer.json(True))
-        return seq(key, choice(self._raw(following), seq(value, self._behind_tag(following))))
+        return seq(key, choice(self._raw(node), seq(value, self._behind_tag(node))))
 
     def _values(self, one: Property) -> list[str]:
         """Return the ways to write a value that ends by itself, none for any string."""
@@ -144,20 +130,20 @@ class _Arguments:
             writer.exact(self._value_end),
         )
 
-    def _behind_tag(self, following: Following) -> str:
-        return seq(self._writer.space, self._behind_value(following))
+    def _behind_tag(self, node: int) -> str:
+        return seq(self._writer.space, self._behind_value(node))
 
-    def _raw(self, following: Following) -> str:
-        """Return raw text, its end tag, and what may follow."""
+    def _raw(self, node: int) -> str:
+        """Return raw text, its end tag, and the arguments from a node on."""
         writer = self._writer
         key_end = writer.exact(self._body.key_end.rstrip())
         if any(is_token(writer.exact(tag)) or not tag for tag in self._tags):
             end_of_text = writer.short_until(self._value_end, ANY_TEXT)
-            return seq(key_end, end_of_text, self._behind_tag(following))
+            return seq(key_end, end_of_text, self._behind_tag(node))
         ways = []
-        if following.nodes:
-            ways.append(seq(self._text_before(self._key_start), self._nodes(following)))
-        if following.may_end:
+        if rest := self._rest(node):
+            ways.append(seq(self._text_before(self._key_start), rest))
+        if self._may_end(node):
             ways.append(self._text_before(self._end))
         return seq(key_end, choice(*ways))
 
