@@ -28,8 +28,10 @@ SCHEMA = {
 OBJECT = f"start: value\nvalue: %json {json.dumps(SCHEMA)}"
 
 
-def params(constraint: str, **fields: Any) -> SamplingParams:
-    return SamplingParams(**{"constraint": constraint, "temperature": 1.5, "seed": 1, **fields})
+def held(constraint: str, **fields: Any) -> dict[str, Any]:
+    """Return fields of a request whose answers follow a grammar."""
+    sampling = SamplingParams(**{"temperature": 1.5, "seed": 1, **fields})
+    return {"sampling": sampling, "constraint": constraint}
 
 
 def is_valid(text: str) -> bool:
@@ -45,7 +47,7 @@ def is_valid(text: str) -> bool:
 
 @pytest.mark.parametrize("kind", models.KINDS)
 def test_every_choice_follows_a_schema(engines: Engines, kind: models.Kind) -> None:
-    answer = engines(kind).ask(PROMPT, num_choices=4, max_tokens=400, sampling=params(OBJECT))
+    answer = engines(kind).ask(PROMPT, num_choices=4, max_tokens=400, **held(OBJECT))
     ended = [choice for choice in answer.choices if choice.reason == "eos"]
     assert len(ended) >= 3  # a number may have hundreds of digits
     assert all(is_valid(choice.text) for choice in ended)
@@ -53,35 +55,35 @@ def test_every_choice_follows_a_schema(engines: Engines, kind: models.Kind) -> N
 
 
 def test_a_schema_holds_without_sampling_freely(full: RunningEngine) -> None:
-    answer = full.ask(PROMPT, max_tokens=400, sampling=params(OBJECT, temperature=0.0))
+    answer = full.ask(PROMPT, max_tokens=400, **held(OBJECT, temperature=0.0))
     assert answer.text.startswith('{"name":"')
 
 
 def test_a_text_ends_where_the_grammar_lets_it_and_not_before(full: RunningEngine) -> None:
     wants_end = ((models.token_id(models.TURN_END), 100.0),)
     for grammar, text in (('start: "abc" "d"?', "abc"), ('start: "abc" "d"', "abcd")):
-        answer = full.ask(PROMPT, sampling=params(grammar, logit_bias=wants_end))
+        answer = full.ask(PROMPT, **held(grammar, logit_bias=wants_end))
         assert (answer.text, answer.reason) == (text, "eos")
 
 
 def test_a_grammar_that_has_ended_ends_the_answer(full: RunningEngine) -> None:
-    answer = full.ask(PROMPT, sampling=params('start: "abc"', ignore_eos=True))
+    answer = full.ask(PROMPT, **held('start: "abc"', ignore_eos=True))
     assert (answer.text, answer.reason) == ("abc", "eos")
 
 
 def test_a_control_token_is_matched_by_its_id_only(full: RunningEngine) -> None:
     start = models.token_id(models.TURN_START)
-    answer = full.ask(PROMPT, sampling=params(f'start: "a" <[{start}]> "b"'))
+    answer = full.ask(PROMPT, **held(f'start: "a" <[{start}]> "b"'))
     assert answer.tokens == [models.token_id("a"), start, models.token_id("b")]
-    spelled = full.ask(PROMPT, sampling=params(f'start: "{models.TURN_START}"'), special=True)
+    spelled = full.ask(PROMPT, **held(f'start: "{models.TURN_START}"'), special=True)
     assert spelled.text == models.TURN_START
     assert start not in spelled.tokens
 
 
 def test_text_is_free_until_a_marker_appears(full: RunningEngine) -> None:
     lazy = 'start: head /[0-9]/ "." | TEXT\nhead[lazy]: TEXT "the"\nTEXT: /(.|\\n)*/'
-    free = full.ask(PROMPT, max_tokens=60, sampling=params("start: /(.|\\n)*/", seed=3))
-    answer = full.ask(PROMPT, max_tokens=60, sampling=params(lazy, seed=3))
+    free = full.ask(PROMPT, max_tokens=60, **held("start: /(.|\\n)*/", seed=3))
+    answer = full.ask(PROMPT, max_tokens=60, **held(lazy, seed=3))
     assert "the" in free.text
     head, tail = answer.text.split("the")
     assert free.text.startswith(head + "the")
@@ -90,15 +92,15 @@ def test_text_is_free_until_a_marker_appears(full: RunningEngine) -> None:
 
 def test_a_grammar_that_cannot_be_compiled_fails_alone(full: RunningEngine) -> None:
     with pytest.raises(InvalidRequest, match="cannot be compiled"):
-        full.ask(PROMPT, sampling=params('start: "a'))
-    assert full.ask(PROMPT, sampling=params('start: "a"')).text == "a"
+        full.ask(PROMPT, **held('start: "a'))
+    assert full.ask(PROMPT, **held('start: "a"')).text == "a"
 
 
 def test_a_constraint_goes_on_after_a_pause(small_context: RunningEngine) -> None:
     long = [prompt_tokens(90, seed=seed) for seed in range(3)]
-    many = params('start: ("ab" /[0-9]/)+', ignore_eos=True)
+    many = held('start: ("ab" /[0-9]/)+', ignore_eos=True)
     answers = small_context.ask_all(
-        *({"tokens": prompt, "max_tokens": 60, "sampling": many} for prompt in long)
+        *({"tokens": prompt, "max_tokens": 60, **many} for prompt in long)
     )
     for answer in answers:
         triples = [answer.text[i : i + 3] for i in range(0, 60, 3)]
@@ -108,7 +110,7 @@ def test_a_constraint_goes_on_after_a_pause(small_context: RunningEngine) -> Non
 def test_penalties_and_bans_go_with_a_constraint(full: RunningEngine) -> None:
     ban = ((models.token_id("b"), float("-inf")),)
     for fields in ({"mirostat": 2}, {"repeat_penalty": 1.5}, {"temperature": 1e-38}):
-        answer = full.ask(PROMPT, sampling=params("start: /[ab]{5}/", logit_bias=ban, **fields))
+        answer = full.ask(PROMPT, **held("start: /[ab]{5}/", logit_bias=ban, **fields))
         assert answer.text == "aaaaa"
 
 
@@ -116,4 +118,4 @@ def test_the_first_answer_of_an_engine_may_have_a_constraint(
     tiny_models: dict[models.Kind, Any],
 ) -> None:
     with running_engine(tiny_models["full"]) as engine:
-        assert engine.ask(PROMPT, sampling=params('start: "now"')).text == "now"
+        assert engine.ask(PROMPT, **held('start: "now"')).text == "now"

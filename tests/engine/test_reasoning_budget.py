@@ -50,7 +50,8 @@ def test_reasoning_that_the_reply_begins_has_the_same_budget(full: RunningEngine
     answer = full.ask(
         PROMPT,
         max_tokens=30,
-        sampling=params(constraint=grammar),
+        sampling=params(),
+        constraint=grammar,
         reasoning=limit(4, is_open=False),
     )
     thought = answer.text.partition("<think>")[2].partition("</think>")[0]
@@ -60,19 +61,26 @@ def test_reasoning_that_the_reply_begins_has_the_same_budget(full: RunningEngine
 
 
 def test_no_character_is_cut(full: RunningEngine) -> None:
-    accents = params(
-        constraint='start: /é+/ ".</think>" /(.|\\n)*/',
-        logit_bias=((models.token_id("."), float("-inf")),),
-    )
+    accents = params(logit_bias=((models.token_id("."), float("-inf")),))
+    grammar = 'start: /é+/ ".</think>" /(.|\\n)*/'
     for num_tokens in range(2, 6):
-        answer = full.ask(PROMPT, max_tokens=20, sampling=accents, reasoning=limit(num_tokens))
+        answer = full.ask(
+            PROMPT,
+            max_tokens=20,
+            sampling=accents,
+            constraint=grammar,
+            reasoning=limit(num_tokens),
+        )
         thought = answer.text.partition(".</think>")[0]
         assert thought == "é" * -(-num_tokens // 2)  # a character has two tokens here
 
 
 def test_a_constraint_that_takes_no_end_marker_wins(full: RunningEngine) -> None:
-    for grammar in ({"constraint": "start: /[a-f]{9}/"}, {"grammar": "root ::= [a-f]{9}"}):
-        answer = full.ask(PROMPT, max_tokens=20, sampling=params(**grammar), reasoning=limit(2))
+    for fields in (
+        {"sampling": params(), "constraint": "start: /[a-f]{9}/"},
+        {"sampling": params(grammar="root ::= [a-f]{9}")},
+    ):
+        answer = full.ask(PROMPT, max_tokens=20, reasoning=limit(2), **fields)
         assert len(answer.text) == 9
         assert set(answer.text) <= set("abcdef")
 

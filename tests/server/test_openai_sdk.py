@@ -231,7 +231,11 @@ def test_models(openai_client: openai.OpenAI) -> None:
             openai.BadRequestError,
             "does not fit into the context of 8192 tokens",
         ),
-        ({"response_format": {"type": "json_object"}}, openai.APIStatusError, "not supported yet"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            openai.BadRequestError,
+            "'response_format.json_schema.schema' is missing",
+        ),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -7,21 +7,29 @@ from typing import Any, cast, get_args
 
 from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
+from milepost.api.sampling_fields import INT32_MAX, check_range
 from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
+from milepost.api.structured_fields import read_schema
 from milepost.chat.boundaries import PromptBoundaries
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
+from milepost.chat.grammar_writer import SpecialTokens
+from milepost.chat.reasoning_limit import NO_LIMIT, ReasoningWish, make_limit, reasoning_state
 from milepost.chat.reply_plan import (
     ReasoningPlace,
     ReplyPlan,
     ReplyWishes,
     find_shown_tokens,
+    is_reasoning_open,
     plan_reply,
 )
-from milepost.errors import NotSupported
+from milepost.chat.reply_rules import ReplyRules, make_constraint, parse_tool_choice, parse_tools
+from milepost.errors import InvalidRequest, NotSupported
 from milepost.protocol.messages import Boundary
 
+# Names of one field, ours and llama-server's; the first that is given counts.
+BUDGET_FIELDS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -73,7 +81,8 @@ def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyWishes:
 
 def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
     """Return the variables for the template: the server's, then the request's."""
-    kwargs = dict(services.settings.chat.chat_template_kwargs)
+    chat = services.settings.chat
+    kwargs = {**read_reasoning(services, fields).kwargs, **chat.chat_template_kwargs}
     effort = fields.reasoning_effort
     if effort is not None and effort not in REASONING_EFFORTS:
         raise field_error(
@@ -85,6 +94,46 @@ def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
     elif effort is not None:
         kwargs["reasoning_effort"] = effort
     return {**kwargs, **(fields.chat_template_kwargs or {})}
+
+
+def read_reasoning(services: Services, fields: ChatFields) -> ReasoningWish:
+    """Return what is wanted of reasoning; a request that asks for it gets it."""
+    chat = services.settings.chat
+    max_tokens = chat.reasoning_budget
+    for name in BUDGET_FIELDS:
+        value = getattr(fields, name)
+        if value is not None:
+            check_range(name, value, NO_LIMIT, INT32_MAX)
+            max_tokens = value
+            break
+    else:
+        if max_tokens == 0 and (fields.chat_template_kwargs or {}).get("enable_thinking") is True:
+            max_tokens = NO_LIMIT
+    message = fields.reasoning_budget_message
+    return ReasoningWish(
+        mode=chat.reasoning,
+        max_tokens=max_tokens,
+        message=chat.reasoning_budget_message if message is None else message,
+    )
+
+
+def read_rules(fields: ChatFields, wishes: ReplyWishes) -> ReplyRules:
+    """Return what replies are held to, from the fields of a request whose tools were checked."""
+    tools = fields.tools or []
+    choice = parse_tool_choice(fields.tool_choice, [tool["function"]["name"] for tool in tools])
+    schema = read_schema(fields)
+    if fields.grammar and choice.must_call:
+        raise InvalidRequest(
+            "'grammar' and 'tool_choice' both say what the reply must be; send one of them",
+            param="grammar",
+        )
+    may_call = choice.must_call or (wishes.parses_anything and wishes.parses_calls)
+    return ReplyRules(
+        schema=schema,
+        tools=parse_tools(tools, choice) if may_call else (),
+        choice=choice,
+        takes_several=fields.parallel_tool_calls is not False,
+    )
 
 
 def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
@@ -104,7 +153,19 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
         for pos, boundary in zip(positions, found.boundaries, strict=True)
     )
+    rules = read_rules(fields, wishes)
     reply_format = services.templates.choose(conversation).reply_format
+    generation_part = _generation_part(rendered, found)
+    is_open = is_reasoning_open(generation_part, reply_format.reasoning)
+    wanted = read_reasoning(services, fields)
+    limit = make_limit(wanted, reply_format.reasoning, services.vocab, is_open=is_open)
+    state = reasoning_state(kwargs, is_open=is_open)
+    if rules.schema is not None and wishes.reasoning == "none" and state == "possible":
+        state = "none"  # it would stand in the text
+    constraint = ""
+    if not _has_grammar(services, fields, rules):
+        specials = SpecialTokens.of(services.vocab)
+        constraint = make_constraint(rules, reply_format, state, specials, services.grammars)
     tools = conversation.tools or ()
     prompt = Prompt(
         tokens,
@@ -114,9 +175,15 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         find_shown_tokens(
             reply_format, has_tools=bool(tools), controls=services.vocab.control_texts()
         ),
+        constraint,
+        limit,
     )
-    generation_part = _generation_part(rendered, found)
     return ChatPrompt(prompt, plan_reply(reply_format, generation_part, tools, wishes))
+
+
+def _has_grammar(services: Services, fields: ChatFields, rules: ReplyRules) -> bool:
+    """Return whether a grammar of the client, or of the server, says what replies are."""
+    return bool(fields.grammar or (services.settings.sampling.grammar and not rules.must_hold))
 
 
 def _generation_part(rendered: RenderedPrompt, found: PromptBoundaries) -> str:

@@ -16,7 +16,13 @@ from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.api.shapes import ChoiceResult
 from milepost.errors import ContextExceeded, InvalidRequest
-from milepost.protocol.messages import Boundary, Delta, Finished, PromptProgress
+from milepost.protocol.messages import (
+    Boundary,
+    Delta,
+    Finished,
+    PromptProgress,
+    ReasoningLimit,
+)
 from milepost.protocol.sampling import SamplingParams
 from milepost.workers.client import GenerateSpec, Generation
 
@@ -32,6 +38,8 @@ class Prompt:
     keeps_prompt_end: bool = False
     has_new_tools: bool = False
     shown_tokens: tuple[int, ...] = ()  # control tokens that are a part of the text
+    constraint: str = ""  # a grammar for llguidance that replies are held to
+    reasoning: ReasoningLimit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,8 @@ def plan_completion(
             boundaries=prompt.boundaries,
             keeps_prompt_end=prompt.keeps_prompt_end,
             has_new_tools=prompt.has_new_tools,
+            constraint=prompt.constraint,
+            reasoning=prompt.reasoning,
         )
         for prompt in prompts
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.api.completion import CompletionParams
-from milepost.api.fields import Boolean, Integer, RequestModel, field_error
+from milepost.api.fields import Boolean, Integer, RequestModel
 from milepost.api.sampling_fields import (
     INT32_MAX,
     SamplingContext,
@@ -44,7 +44,7 @@ class GenerationFields(SamplingFields):
     return_progress: Boolean | None = None
     timings_per_token: Boolean | None = None
     sse_ping_interval: Integer | None = None
-    json_schema: Any = None
+    json_schema: Any = None  # read by structured_fields
     response_format: Any = None
     post_sampling_probs: Boolean | None = None
 
@@ -111,30 +111,11 @@ def read_n_probs(fields: GenerationFields) -> int:
 
 
 def _check_unsupported(fields: GenerationFields) -> None:
-    if fields.json_schema is not None:
-        raise NotSupported(
-            "'json_schema' is not supported yet; constrain the answer with 'grammar' (GBNF)",
-            param="json_schema",
-        )
     if fields.post_sampling_probs:
         raise NotSupported(
             "'post_sampling_probs' is not supported; probabilities are those before sampling",
             param="post_sampling_probs",
         )
-    if fields.response_format is not None:
-        _check_response_format(fields.response_format)
-
-
-def _check_response_format(value: Any) -> None:
-    kind = value.get("type", "text") if isinstance(value, dict) else value
-    if kind in ("json_object", "json_schema"):
-        raise NotSupported(
-            f"'response_format' of type {kind!r} is not supported yet; "
-            "use 'text', or constrain the answer with 'grammar' (GBNF)",
-            param="response_format",
-        )
-    if not isinstance(value, dict) or kind != "text":
-        raise field_error("response_format", 'must be an object with the type "text"', value)
 
 
 def _choose_max_tokens(fields: GenerationFields, settings: Settings) -> int:

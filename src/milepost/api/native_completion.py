@@ -36,6 +36,7 @@ from milepost.api.shapes import (
     timings_shape,
 )
 from milepost.api.sse import EventStreamResponse, encode_event, run_while_connected
+from milepost.api.structured_fields import make_text_constraint
 from milepost.chat.vocab import Vocab
 from milepost.protocol.messages import Delta, Finished, FinishReason, PromptProgress
 from milepost.protocol.sampling import SamplingParams
@@ -77,13 +78,17 @@ def build_native_completion_router(services: Services) -> APIRouter:
         num_logprobs = _read_num_logprobs(fields)
         params = build_params(fields, services, num_logprobs)
         wishes = read_wishes(fields, services.settings, num_logprobs)
-        prompts = await services.preparation.run(
-            len(body), lambda: services.tokenizer.tokenize_raw(fields.prompt)
-        )
+        prompts = await services.preparation.run(len(body), lambda: prepare(services, fields))
         # llama-server's answer has no id; the list of requests needs one.
         record = name_record(request.scope, make_head("cmpl", services.model_name).id)
-        completion = plan_completion(services, list(map(Prompt, prompts)), params, record)
-        native = NativeRequest(services.model_name, prompts, params, wishes, services.vocab)
+        completion = plan_completion(services, prompts, params, record)
+        native = NativeRequest(
+            services.model_name,
+            [prompt.tokens for prompt in prompts],
+            params,
+            wishes,
+            services.vocab,
+        )
         if wishes.stream:
             return EventStreamResponse(NativeStream(completion, native), wishes.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())
@@ -91,6 +96,15 @@ def build_native_completion_router(services: Services) -> APIRouter:
         return JsonResponse(answers[0] if len(answers) == 1 else answers)
 
     return router
+
+
+def prepare(services: Services, fields: NativeFields) -> list[Prompt]:
+    """Return the prompts as tokens, with what their continuations are held to."""
+    constraint = make_text_constraint(fields, services)
+    return [
+        Prompt(tokens, constraint=constraint)
+        for tokens in services.tokenizer.tokenize_raw(fields.prompt)
+    ]
 
 
 def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> NativeAnswer:

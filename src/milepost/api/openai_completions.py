@@ -34,6 +34,7 @@ from milepost.api.shapes import (
     usage_shape,
 )
 from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_connected
+from milepost.api.structured_fields import make_text_constraint
 from milepost.errors import NotSupported
 from milepost.protocol.messages import Delta, Finished, PromptProgress, TokenLogprob
 
@@ -51,18 +52,25 @@ def build_completions_router(services: Services) -> APIRouter:
         num_logprobs = read_num_logprobs(fields)
         params = build_params(fields, services, num_logprobs)
         wishes = read_wishes(fields, services.settings, num_logprobs)
-        prompts = await services.preparation.run(
-            len(body), lambda: services.tokenizer.tokenize_raw(fields.prompt)
-        )
+        prompts = await services.preparation.run(len(body), lambda: prepare(services, fields))
         head = make_head("cmpl", services.model_name)
         record = name_record(request.scope, head.id)
-        completion = plan_completion(services, list(map(Prompt, prompts)), params, record)
+        completion = plan_completion(services, prompts, params, record)
         if wishes.stream:
             return EventStreamResponse(TextStream(completion, wishes, head), wishes.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())
         return JsonResponse(text_answer(head, results, completion, wishes))
 
     return router
+
+
+def prepare(services: Services, fields: TextFields) -> list[Prompt]:
+    """Return the prompts as tokens, with what their continuations are held to."""
+    constraint = make_text_constraint(fields, services)
+    return [
+        Prompt(tokens, constraint=constraint)
+        for tokens in services.tokenizer.tokenize_raw(fields.prompt)
+    ]
 
 
 def read_num_logprobs(fields: TextFields) -> int:

@@ -21,10 +21,15 @@ class ChatFields(GenerationFields):
     tools: Any = None
     documents: Any = None
     tool_choice: Any = None  # tools are rendered whatever it says; "none": text is never a call
+    parallel_tool_calls: Boolean | None = None
     parse_tool_calls: Boolean | None = None
     reasoning_format: Text | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Text | None = None
+    reasoning_budget: Integer | None = None
+    reasoning_budget_tokens: Integer | None = None
+    thinking_budget_tokens: Integer | None = None
+    reasoning_budget_message: Text | None = None
     add_generation_prompt: Boolean | None = None
     continue_final_message: Any = None
     logprobs: Boolean | None = None

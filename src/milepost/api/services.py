@@ -9,6 +9,7 @@ from milepost.api.preparation import Preparation
 from milepost.api.request_log import RequestHistory
 from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.boundaries import BoundaryFinder
+from milepost.chat.schema_check import GrammarChecker
 from milepost.chat.template_set import TemplateSet
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.chat.vocab import Vocab
@@ -32,6 +33,7 @@ class Services:
     created: int  # Unix time at which the model was set up, for `/v1/models`
     preparation: Preparation = field(default_factory=Preparation)
     requests: RequestHistory = field(default_factory=RequestHistory)
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
     tools: ToolsMemory = field(default_factory=ToolsMemory)
 
     @property

@@ -122,7 +122,10 @@ class GrammarWriter:
 
     def short_until(self, marker: str, regex: str) -> str:
         """Return text of a form, up to the first place where a marker stands, and the marker."""
-        first, *rest = self._parts(marker)
+        parts = self._parts(marker)
+        if not parts:  # it ends the generation
+            return f"/{regex}/"
+        first, *rest = parts
         if is_token(first):
             return seq(f"/{regex}/", first, *rest)
         return seq(self.lazy(f"/{regex}/ {first}"), *rest)
@@ -138,7 +141,7 @@ class GrammarWriter:
 
     def _pieces(self, beside: Iterable[str]) -> str:
         """Return free text that ends with a control token, any number of times."""
-        excluded = {self._parts(marker.strip())[0] for marker in beside if marker.strip()}
+        excluded = {part for marker in beside for part in self._parts(marker.strip())[:1]}
         tokens = sorted(
             token
             for token in set(self._specials.by_text.values()) - self._specials.ends

@@ -36,8 +36,7 @@ _CACHE = (
     "--slot-prompt-similarity -sps --lookup-cache-static -lcs --lookup-cache-dynamic -lcd"
 )
 _CHAT = (
-    "--reasoning -rea --reasoning-effort --reasoning-budget --reasoning-budget-message "
-    "--reasoning-preserve --no-reasoning-preserve --prefill-assistant "
+    "--reasoning-effort --reasoning-preserve --no-reasoning-preserve --prefill-assistant "
     "--no-prefill-assistant"
 )
 _HARDWARE = (
@@ -86,7 +85,5 @@ REASONS = {
     "-no-kvu": "all requests share one KV cache",
     "--model-url": "download the file and give it with -m, or use -hf user/repo",
     "-mu": "download the file and give it with -m, or use -hf user/repo",
-    "--reasoning": """use --chat-template-kwargs '{"enable_thinking": false}'""",
-    "-rea": """use --chat-template-kwargs '{"enable_thinking": false}'""",
     "--log-disable": "use --log-verbosity 0",
 }

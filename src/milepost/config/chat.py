@@ -9,6 +9,7 @@ from typing import Any
 from milepost.config.flag import Flag, setting
 
 REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
+REASONING_MODES = ("auto", "on", "off")
 
 _NO_KWARGS: Mapping[str, Any] = {}
 
@@ -68,6 +69,38 @@ class ChatSettings:
             choices=REASONING_FORMATS,
             help="Where the model's thoughts are put in answers: in reasoning_content, "
             "in the content as they were written (none), or in both (deepseek-legacy).",
+        ),
+    )
+    reasoning: str = setting(
+        "auto",
+        Flag(
+            names="-rea --reasoning",
+            env="LLAMA_ARG_REASONING",
+            group="Chat",
+            choices=REASONING_MODES,
+            help="Let the model think before it answers, where its template can switch that.",
+        ),
+    )
+    reasoning_budget: int = setting(
+        -1,
+        Flag(
+            names="--reasoning-budget",
+            env="LLAMA_ARG_THINK_BUDGET",
+            group="Chat",
+            unit="tokens",
+            minimum=-1,
+            shown_default="-1: no limit",
+            help="Tokens that a reply may spend on thinking; then it is ended. 0 is none.",
+        ),
+    )
+    reasoning_budget_message: str = setting(
+        "",
+        Flag(
+            names="--reasoning-budget-message",
+            env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
+            metavar="TEXT",
+            group="Chat",
+            help="Text that is written before the end of thinking that used up its tokens.",
         ),
     )
     skip_chat_parsing: bool = setting(

@@ -120,7 +120,7 @@ class Admission:
         samplers = []
         for index in range(request.message.num_choices):
             seed = seed_of_choice(params.seed, index)
-            constraint = self._constraints.make(params)
+            constraint = self._constraints.make(request.message)
             sampler = Sampler(self._memory.context, params, seed, constraint)
             sampler.prime(request.prompt)
             samplers.append(sampler)

@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from milepost.errors import InvalidRequest
 from milepost.libllama import Candidates, Grammar, Library, Model, Vocab
-from milepost.protocol.sampling import SamplingParams
+from milepost.protocol.messages import Generate
 
 # Compiled grammars that are kept: an agent sends the same tools with every step, and compiling
 # those takes tens of milliseconds, a copy microseconds. Arbitrary.
@@ -142,17 +142,17 @@ class ConstraintMaker:
         if self._table is not None:
             self._table.exception()
 
-    def make(self, params: SamplingParams) -> Constraint | None:
+    def make(self, message: Generate) -> Constraint | None:
         """Return the constraint of a choice, None when there is none.
 
         Raises InvalidRequest when the grammar cannot be parsed.
         """
         vocab = self._model.vocab
-        if params.constraint:
-            matcher = self._compile(params.constraint).deep_copy()
+        if message.constraint:
+            matcher = self._compile(message.constraint).deep_copy()
             return MatcherConstraint(matcher, vocab.num_tokens, vocab.eog_tokens)
-        if params.grammar:
-            return GbnfConstraint(self._model.library, vocab, params.grammar)
+        if message.sampling.grammar:
+            return GbnfConstraint(self._model.library, vocab, message.sampling.grammar)
         return None
 
     def _compile(self, text: str) -> LLMatcher:

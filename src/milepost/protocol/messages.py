@@ -94,6 +94,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     shown_tokens: tuple[int, ...] = ()  # control tokens to render even where `special` is off
     boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
     keeps_prompt_end: bool = False  # later requests may leave the prompt behind "prompt_end"
+    constraint: str = ""  # a grammar for llguidance, instead of `sampling.grammar`
     reasoning: ReasoningLimit | None = None  # None: no limit
     has_new_tools: bool = False  # its system messages were last seen with other tools
 

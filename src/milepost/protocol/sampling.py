@@ -62,4 +62,3 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias); -inf bans the token
     ignore_eos: bool = False
     grammar: str = ""  # GBNF; empty: unconstrained
-    constraint: str = ""  # a grammar for llguidance, instead of that; never a client's own text

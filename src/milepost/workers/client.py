@@ -74,6 +74,7 @@ class GenerateSpec:
     boundaries: tuple[Boundary, ...] = ()
     keeps_prompt_end: bool = False
     has_new_tools: bool = False
+    constraint: str = ""
     reasoning: ReasoningLimit | None = None
 
     def message(self, request_id: int) -> Generate:
@@ -93,6 +94,7 @@ class GenerateSpec:
             boundaries=self.boundaries,
             keeps_prompt_end=self.keeps_prompt_end,
             has_new_tools=self.has_new_tools,
+            constraint=self.constraint,
             reasoning=self.reasoning,
         )
 

@@ -58,7 +58,6 @@ TO_ENGINE: tuple[ToEngine, ...] = (
             logit_bias=((5, -math.inf), (6, 1.5)),
             dry_sequence_breakers=("\n", "é"),
             grammar='root ::= "🎉"',
-            constraint='start: "🎉"',
             ignore_eos=True,
         ),
         max_tokens=0,
@@ -72,6 +71,7 @@ TO_ENGINE: tuple[ToEngine, ...] = (
         boundaries=(Boundary(1, "message_end", 0, "user"),),
         keeps_prompt_end=True,
         has_new_tools=True,
+        constraint='start: "🎉"',
         reasoning=ReasoningLimit(
             start="<think>", end="</think>", is_open=True, max_tokens=9, ending=(1, 2)
         ),
