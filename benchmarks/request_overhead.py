@@ -195,8 +195,8 @@ class Bench:
         services = self._services
         parsed = parse_body(ChatFields, body)
         params = build_params(parsed, services, read_num_logprobs(parsed))
-        prompt = await prepare_chat_prompt(services, parsed, len(body))
-        async with plan_completion(services, [prompt], params, RequestRecord()):
+        chat = await prepare_chat_prompt(services, parsed, len(body))
+        async with plan_completion(services, [chat.prompt], params, RequestRecord()):
             pass  # sent
 
     def _transfer(self, frame: bytes) -> float:

@@ -44,7 +44,7 @@ from milepost.chat.tool_formats import (
 
 # "open": the prompt ends inside it; "possible": the model may begin it; "none": it must not.
 ReasoningState = Literal["open", "possible", "none"]
-MAX_WORDS_CHARS = 400  # of text before a call that must come; arbitrary: some three sentences
+MAX_WORDS_CHARS = 240  # of text before a call that must come; arbitrary: two sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,7 +188,7 @@ def test_a_call_that_must_come_may_have_reasoning_and_some_words_before_it() -> 
     assert not walker.accepts("<think>So.</think>")
     wordy = make_walker("qwen3", tools=make_tools(is_strict=True), must_call=True, takes_words=True)
     assert wordy.accepts(f"So.\n{FIND_ALL}")
-    assert len(wordy.taken_of("so " * 300)) == 400
+    assert len(wordy.taken_of("so " * 300)) == 240
 
 
 def test_reasoning_that_the_prompt_began_must_end_and_none_may_begin_where_it_is_off() -> None:
