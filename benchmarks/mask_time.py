@@ -129,7 +129,7 @@ def make_grammar() -> str:
         {"function": {"name": f"tool_{i}", "parameters": PARAMETERS, "strict": True}}
         for i in range(12)
     ]
-    rules = ReplyRules(tools=parse_tools(tools, ToolChoice()))
+    rules = ReplyRules(tools=parse_tools(tools, ToolChoice(), GrammarChecker()))
     return make_constraint(rules, FORMAT, "none", SpecialTokens(), GrammarChecker())
 
 

@@ -94,3 +94,12 @@ def test_tokens_outside_the_vocabulary(vocab: Vocab) -> None:
         with pytest.raises(InvalidRequest, match=f"token {token} is not in the vocabulary"):
             vocab.check_tokens([0, token])
     vocab.check_tokens([0, vocab.num_tokens - 1])
+
+
+def test_all_pieces_are_those_of_single_tokens(vocab: Vocab) -> None:
+    assert list(vocab.read_pieces()) == [vocab.piece(token) for token in range(vocab.num_tokens)]
+
+
+def test_control_tokens_are_those_that_steer_the_model(vocab: Vocab) -> None:
+    spelled = {vocab.piece(token).decode() for token in vocab.control_tokens}
+    assert spelled == set(models.CONTROL_TOKENS)

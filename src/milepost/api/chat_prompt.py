@@ -14,7 +14,6 @@ from milepost.api.structured_fields import read_schema
 from milepost.chat.boundaries import PromptBoundaries
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
-from milepost.chat.grammar_writer import SpecialTokens
 from milepost.chat.reasoning_limit import NO_LIMIT, ReasoningWish, make_limit, reasoning_state
 from milepost.chat.reply_plan import (
     ReasoningPlace,
@@ -117,11 +116,11 @@ def read_reasoning(services: Services, fields: ChatFields) -> ReasoningWish:
     )
 
 
-def read_rules(fields: ChatFields, wishes: ReplyWishes) -> ReplyRules:
+def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ReplyRules:
     """Return what replies are held to, from the fields of a request whose tools were checked."""
     tools = fields.tools or []
     choice = parse_tool_choice(fields.tool_choice, [tool["function"]["name"] for tool in tools])
-    schema = read_schema(fields)
+    schema = read_schema(fields, services.grammars)
     if fields.grammar and choice.must_call:
         raise InvalidRequest(
             "'grammar' and 'tool_choice' both say what the reply must be; send one of them",
@@ -130,7 +129,7 @@ def read_rules(fields: ChatFields, wishes: ReplyWishes) -> ReplyRules:
     may_call = choice.must_call or (wishes.parses_anything and wishes.parses_calls)
     return ReplyRules(
         schema=schema,
-        tools=parse_tools(tools, choice) if may_call else (),
+        tools=parse_tools(tools, choice, services.grammars) if may_call else (),
         choice=choice,
         takes_several=fields.parallel_tool_calls is not False,
     )
@@ -153,7 +152,7 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
         for pos, boundary in zip(positions, found.boundaries, strict=True)
     )
-    rules = read_rules(fields, wishes)
+    rules = read_rules(services, fields, wishes)
     reply_format = services.templates.choose(conversation).reply_format
     generation_part = _generation_part(rendered, found)
     is_open = is_reasoning_open(generation_part, reply_format.reasoning)
@@ -164,7 +163,7 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         state = "none"  # it would stand in the text
     constraint = ""
     if not _has_grammar(services, fields, rules):
-        specials = SpecialTokens.of(services.vocab)
+        specials = services.special_tokens
         constraint = make_constraint(rules, reply_format, state, specials, services.grammars)
     tools = conversation.tools or ()
     prompt = Prompt(

@@ -9,6 +9,7 @@ from milepost.api.preparation import Preparation
 from milepost.api.request_log import RequestHistory
 from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.boundaries import BoundaryFinder
+from milepost.chat.grammar_writer import SpecialTokens
 from milepost.chat.schema_check import GrammarChecker
 from milepost.chat.template_set import TemplateSet
 from milepost.chat.tokenizer import PromptTokenizer
@@ -35,6 +36,10 @@ class Services:
     requests: RequestHistory = field(default_factory=RequestHistory)
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     tools: ToolsMemory = field(default_factory=ToolsMemory)
+    special_tokens: SpecialTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "special_tokens", SpecialTokens.of(self.vocab))
 
     @property
     def model(self) -> ModelInfo:

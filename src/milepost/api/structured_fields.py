@@ -9,20 +9,20 @@ from milepost.api.generation_fields import GenerationFields
 from milepost.api.services import Services
 from milepost.chat.grammar_writer import Schema
 from milepost.chat.reply_rules import make_value_constraint, parse_response_format
-from milepost.chat.schema_check import prepare_schema
+from milepost.chat.schema_check import GrammarChecker, prepare_schema
 from milepost.errors import InvalidRequest
 
 
-def read_schema(fields: GenerationFields) -> Schema | None:
+def read_schema(fields: GenerationFields, checker: GrammarChecker) -> Schema | None:
     """Return the schema of the text, None for any text.
 
     Raises InvalidRequest for a bad one, with its place, and for two fields that both constrain.
     """
-    schema = parse_response_format(fields.response_format)
+    schema = parse_response_format(fields.response_format, checker)
     if fields.json_schema is not None:
         if schema is not None:
             raise _conflict("json_schema", "response_format")
-        schema = prepare_schema(fields.json_schema, "json_schema", is_exact=False)
+        schema = prepare_schema(fields.json_schema, "json_schema", checker, is_exact=False)
     if schema is not None and fields.grammar:
         name = "response_format" if fields.json_schema is None else "json_schema"
         raise _conflict("grammar", name)
@@ -31,7 +31,7 @@ def read_schema(fields: GenerationFields) -> Schema | None:
 
 def make_text_constraint(fields: GenerationFields, services: Services) -> str:
     """Return the grammar that the fields ask for, "" for none: all of the text is the value."""
-    schema = read_schema(fields)
+    schema = read_schema(fields, services.grammars)
     return "" if schema is None else make_value_constraint(schema, services.grammars)
 
 

@@ -28,12 +28,18 @@ class SpecialTokens:
 
     by_text: Mapping[str, int] = field(default_factory=dict)
     ends: frozenset[int] = frozenset()  # those that end a generation
+    texts: ControlTexts = field(default_factory=ControlTexts)  # finds them in markers
+
+    @classmethod
+    def make(cls, by_text: Mapping[str, int], ends: frozenset[int] = frozenset()) -> SpecialTokens:
+        """Return the special tokens with these texts; a single character is no marker."""
+        texts = {text: token for text, token in by_text.items() if len(text) > 1}
+        return cls(texts, ends, ControlTexts(texts))
 
     @classmethod
     def of(cls, vocab: Vocab) -> SpecialTokens:
-        """Return the special tokens of a vocabulary."""
-        texts = {text: token for text, token in vocab.control_texts().items() if len(text) > 1}
-        return cls(texts, vocab.eog_tokens)
+        """Return the special tokens of a vocabulary; that takes a while with a thousand of them."""
+        return cls.make(vocab.control_texts(), vocab.eog_tokens)
 
 
 class GrammarWriter:
@@ -44,7 +50,6 @@ class GrammarWriter:
 
     def __init__(self, specials: SpecialTokens) -> None:
         self._specials = specials
-        self._controls = ControlTexts(specials.by_text)
         self._names: dict[str, str] = {}  # what stands behind a rule's name -> the name
         self._recursive: dict[str, str] = {}  # name -> expression
         self._num_fresh = 0
@@ -155,7 +160,7 @@ class GrammarWriter:
     def _parts(self, marker: str) -> list[str]:
         parts: list[str] = []
         done = 0
-        for start, end in self._controls.token_spans(RenderedPrompt(marker)):
+        for start, end in self._specials.texts.token_spans(RenderedPrompt(marker)):
             token = self._specials.by_text[marker[start:end]]
             if start > done:
                 parts.append(quote(marker[done:start]))

@@ -57,7 +57,7 @@ class ReplyRules:
 # --- fields ------------------------------------------------------------------------------
 
 
-def parse_response_format(value: object) -> Schema | None:
+def parse_response_format(value: object, checker: GrammarChecker) -> Schema | None:
     """Return the schema that `response_format` asks for, None for any text."""
     if value is None:
         return None
@@ -78,7 +78,7 @@ def parse_response_format(value: object) -> Schema | None:
             raise _invalid(f"{where}.schema", "is missing; send the JSON schema there")
         return ANY_OBJECT
     is_exact = inner.get("strict") is True
-    return prepare_schema(inner["schema"], f"{where}.schema", is_exact=is_exact)
+    return prepare_schema(inner["schema"], f"{where}.schema", checker, is_exact=is_exact)
 
 
 def parse_tool_choice(value: object, names: Sequence[str]) -> ToolChoice:
@@ -101,7 +101,9 @@ def parse_tool_choice(value: object, names: Sequence[str]) -> ToolChoice:
     return choice
 
 
-def parse_tools(tools: object, choice: ToolChoice) -> tuple[CallableTool, ...]:
+def parse_tools(
+    tools: object, choice: ToolChoice, checker: GrammarChecker
+) -> tuple[CallableTool, ...]:
     """Return the tools that may be called, out of those of a request that was checked.
 
     Raises InvalidRequest for a schema that cannot be used, if replies are held to it: of a strict
@@ -118,7 +120,7 @@ def parse_tools(tools: object, choice: ToolChoice) -> tuple[CallableTool, ...]:
         schema = function.get("parameters") or {"type": "object", "properties": {}}
         if is_exact or choice.must_call:
             where = f"tools[{index}].function.parameters"
-            schema = prepare_schema(schema, where, is_exact=is_exact)
+            schema = prepare_schema(schema, where, checker, is_exact=is_exact)
         callable_tools.append(CallableTool(function["name"], schema, is_exact or choice.must_call))
     return tuple(callable_tools)
 

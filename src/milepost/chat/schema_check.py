@@ -6,6 +6,7 @@ same way is the place.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ MAX_SCHEMA_BYTES = 1 << 20  # as JSON
 # Symbols of a grammar. Measured: 200 strict tools of 20 arguments have 6,000; compiling 8,000 takes
 # 0.2 s and 40,000 take 4 s, in which the engine does nothing else.
 LIMITS = LLParserLimits(max_grammar_size=20_000)
-MAX_CHECKED = 64  # grammars whose check is remembered; arbitrary
+MAX_CHECKED = 512  # grammars whose check is remembered; arbitrary
 MAX_REASON_CHARS = 300  # of what llguidance says; arbitrary
 
 EXACT = {"coerce_one_of": True}
@@ -33,7 +34,9 @@ LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE = ("items", "additionalProperties")
 
 
-def prepare_schema(schema: object, where: str, *, is_exact: bool) -> Schema:
+def prepare_schema(
+    schema: object, where: str, checker: GrammarChecker, *, is_exact: bool
+) -> Schema:
     """Return a schema that grammars can be made of.
 
     With `is_exact` every keyword that is not understood is an error; otherwise it is passed over,
@@ -48,26 +51,21 @@ def prepare_schema(schema: object, where: str, *, is_exact: bool) -> Schema:
         raise _invalid(where, f"has more than {MAX_SCHEMA_BYTES} bytes as JSON; send a smaller one")
     cleaned = {key: value for key, value in schema.items() if key != "$schema"}
     cleaned["x-guidance"] = EXACT if is_exact else LENIENT
-    reason = find_fault(cleaned)
+    reason = checker.find_schema_fault(cleaned)
     if reason:
-        path, reason = find_place(cleaned, reason)
+        path, reason = find_place(cleaned, reason, checker)
         raise _invalid(where + path, f"cannot be used: {reason}")
     return cleaned
 
 
-def find_fault(schema: Schema) -> str:
-    """Return what is wrong with a schema, "" if nothing is."""
-    grammar = {"grammars": [{"json_schema": schema}]}
-    return _as_sentence(LLMatcher.validate_grammar(json.dumps(grammar), limits=LIMITS))
-
-
-def find_place(schema: Schema, reason: str) -> tuple[str, str]:
+def find_place(schema: Schema, reason: str, checker: GrammarChecker) -> tuple[str, str]:
     """Return the path of the smallest part of a schema that is wrong, and what is wrong there."""
     path = ""
     part = schema
     while True:
         for step, child in _children(part):
-            fault = find_fault(as_root({**child, "x-guidance": schema["x-guidance"]}, schema))
+            alone = as_root({**child, "x-guidance": schema["x-guidance"]}, schema)
+            fault = checker.find_schema_fault(alone)
             if fault == reason or (fault.startswith(UNSATISFIABLE) and UNSATISFIABLE in reason):
                 path, part, reason = path + step, child, fault
                 break
@@ -82,20 +80,25 @@ def is_too_deep(value: Any, depth: int) -> bool:
 
 
 class GrammarChecker:
-    """Checks whole grammars, and remembers the last ones: agents send the same tools every time.
+    """Checks grammars, and remembers the last ones: agents send the same tools every time.
 
     Used by the threads that prepare requests; one that both check is checked twice.
     """
 
     def __init__(self) -> None:
-        self._faults: OrderedDict[str, str] = OrderedDict()
+        self._faults: OrderedDict[bytes, str] = OrderedDict()  # by the digest of the grammar
+
+    def find_schema_fault(self, schema: Schema) -> str:
+        """Return what is wrong with a schema, "" if nothing is."""
+        return self.find_fault(json.dumps({"grammars": [{"json_schema": schema}]}))
 
     def find_fault(self, grammar: str) -> str:
         """Return what is wrong with a grammar, "" if nothing is."""
-        fault = self._faults.get(grammar)
+        key = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
+        fault = self._faults.get(key)
         if fault is None:
             fault = _as_sentence(LLMatcher.validate_grammar(grammar, limits=LIMITS))
-            self._faults[grammar] = fault
+            self._faults[key] = fault
             if len(self._faults) > MAX_CHECKED:
                 self._faults.popitem(last=False)
         return fault

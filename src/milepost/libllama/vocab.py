@@ -112,7 +112,14 @@ class Vocab:
 
         Nothing of it is kept, so a thread may read while another one uses `piece`.
         """
-        return (self._read_piece(token, True) for token in range(self.num_tokens))
+        buffer = self._ffi.new("char[]", PIECE_BUFFER_BYTES)
+        read, pointer = self._lib.llama_token_to_piece, self.pointer
+        for token in range(self.num_tokens):
+            length = read(pointer, token, buffer, PIECE_BUFFER_BYTES, 0, True)
+            if length < 0:
+                yield self._read_piece(token, True)
+            else:
+                yield bytes(self._ffi.buffer(buffer, length)[:])
 
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> str:
         """Return the text of tokens; incomplete characters become U+FFFD."""

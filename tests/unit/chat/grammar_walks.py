@@ -39,7 +39,7 @@ class ByteTable:
     @property
     def specials(self) -> SpecialTokens:
         """The control tokens of a request; none of them ends a generation."""
-        return SpecialTokens({text: NUM_BYTES + i for i, text in enumerate(self.controls)})
+        return SpecialTokens.make({text: NUM_BYTES + i for i, text in enumerate(self.controls)})
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, with control tokens where they are spelled."""

@@ -38,15 +38,15 @@ def tool(name: str, **function: Any) -> dict[str, Any]:
     ],
 )
 def test_every_dialect_has_its_place_for_a_schema(value: dict[str, Any]) -> None:
-    schema = parse_response_format(value)
+    schema = parse_response_format(value, GrammarChecker())
     assert schema is not None
     assert schema["properties"] == SCHEMA["properties"]
 
 
 def test_text_has_no_schema_and_an_object_any() -> None:
-    assert parse_response_format(None) is None
-    assert parse_response_format({"type": "text"}) is None
-    assert parse_response_format({"type": "json_object"}) == {"type": "object"}
+    assert parse_response_format(None, GrammarChecker()) is None
+    assert parse_response_format({"type": "text"}, GrammarChecker()) is None
+    assert parse_response_format({"type": "json_object"}, GrammarChecker()) == {"type": "object"}
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_a_bad_response_format_is_refused_with_its_place(
     value: object, param: str, message: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_response_format(value)
+        parse_response_format(value, GrammarChecker())
     assert message in str(caught.value)
     assert caught.value.param == param
 
 
 def test_a_schema_may_hold_what_is_not_known_unless_it_is_strict() -> None:
     odd = {"type": "string", "format": "color", "not": {"const": ""}}
-    assert prepare_schema(odd, "s", is_exact=False)["type"] == "string"
+    assert prepare_schema(odd, "s", GrammarChecker(), is_exact=False)["type"] == "string"
     with pytest.raises(InvalidRequest, match="s cannot be used: Unimplemented keys"):
-        prepare_schema(odd, "s", is_exact=True)
+        prepare_schema(odd, "s", GrammarChecker(), is_exact=True)
 
 
 @pytest.mark.parametrize("depth", [100, 5000])
@@ -112,7 +112,7 @@ def test_a_schema_that_is_too_deep_is_refused(depth: int) -> None:
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
     with pytest.raises(InvalidRequest, match="nested more than 64 levels deep"):
-        prepare_schema(schema, "s", is_exact=False)
+        prepare_schema(schema, "s", GrammarChecker(), is_exact=False)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,9 @@ def test_a_schema_that_is_too_deep_is_refused(depth: int) -> None:
 )
 def test_a_schema_that_is_too_large_is_refused(schema: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        make_value_constraint(prepare_schema(schema, "s", is_exact=False), GrammarChecker())
+        make_value_constraint(
+            prepare_schema(schema, "s", GrammarChecker(), is_exact=False), GrammarChecker()
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,19 +174,22 @@ def test_a_bad_tool_choice_is_refused(value: object, names: list[str], message: 
 def test_only_tools_that_replies_are_held_to_need_a_good_schema() -> None:
     bad = {"type": "object", "properties": {"a": {"type": "strin"}}}
     tools = [tool("good"), tool("bad", parameters=bad)]
-    assert [each.is_strict for each in parse_tools(tools, ToolChoice())] == [False, False]
-    assert len(parse_tools(tools, ToolChoice("named", ("good",)))) == 1
-    assert parse_tools(tools, ToolChoice("none")) == ()
+    assert [each.is_strict for each in parse_tools(tools, ToolChoice(), GrammarChecker())] == [
+        False,
+        False,
+    ]
+    assert len(parse_tools(tools, ToolChoice("named", ("good",)), GrammarChecker())) == 1
+    assert parse_tools(tools, ToolChoice("none"), GrammarChecker()) == ()
     with pytest.raises(InvalidRequest) as caught:
-        parse_tools(tools, ToolChoice("required"))
+        parse_tools(tools, ToolChoice("required"), GrammarChecker())
     assert caught.value.param == "tools[1].function.parameters.properties.a"
     tools[1]["function"]["strict"] = True
     with pytest.raises(InvalidRequest, match="Invalid type: strin"):
-        parse_tools(tools, ToolChoice())
+        parse_tools(tools, ToolChoice(), GrammarChecker())
 
 
 def test_a_call_cannot_be_forced_where_the_format_of_calls_is_unknown() -> None:
-    tools = parse_tools([tool("a")], ToolChoice("required"))
+    tools = parse_tools([tool("a")], ToolChoice("required"), GrammarChecker())
     rules = ReplyRules(tools=tools, choice=ToolChoice("required"))
     with pytest.raises(InvalidRequest, match="use a template with tools"):
         make_constraint(rules, ReplyFormat(), "none", SpecialTokens(), GrammarChecker())
@@ -193,7 +198,9 @@ def test_a_call_cannot_be_forced_where_the_format_of_calls_is_unknown() -> None:
 def test_the_same_request_has_the_same_grammar() -> None:
     checker = GrammarChecker()
     tools = parse_tools(
-        [tool(f"t{i}", parameters=SCHEMA, strict=True) for i in range(40)], ToolChoice()
+        [tool(f"t{i}", parameters=SCHEMA, strict=True) for i in range(40)],
+        ToolChoice(),
+        GrammarChecker(),
     )
     rules = ReplyRules(tools=tools)
     first = make_constraint(rules, samples.QWEN3, "possible", SpecialTokens(), checker)
