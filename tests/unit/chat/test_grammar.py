@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from milepost.chat.grammar_writer import GrammarWriter, SpecialTokens
 from milepost.chat.reply_events import CallArguments, CallEnd, CallStart
 from milepost.chat.reply_format import HarmonyBody, ReplyFormat, TaggedBody
 from milepost.chat.stream_parser import ReplyParser
+from milepost.chat.template import ChatTemplate
 
 FORMATS: dict[str, ReplyFormat] = {
     name.lower(): value for name, value in vars(samples).items() if isinstance(value, ReplyFormat)
@@ -94,9 +96,13 @@ def hints_of(reply_format: ReplyFormat) -> list[str]:
     return sorted(hints - {""})
 
 
-def parse_calls(name: str, text: str, *, in_reasoning: bool = False) -> list[tuple[str, Any]]:
+def parse_calls(name: str, text: str) -> list[tuple[str, Any]]:
+    return read_calls(FORMATS[name], text)
+
+
+def read_calls(reply_format: ReplyFormat, text: str) -> list[tuple[str, Any]]:
     """Return the calls of a reply as names and values; fails for one that is not complete."""
-    parser = ReplyParser(FORMATS[name], in_reasoning=in_reasoning, tools=OPENAI_TOOLS)
+    parser = ReplyParser(reply_format, tools=OPENAI_TOOLS)
     events = [*parser.feed(text), *parser.finish(is_truncated=False)]
     names = [event.name for event in events if isinstance(event, CallStart)]
     texts = [""] * len(names)
@@ -290,3 +296,26 @@ def test_nothing_stands_behind_a_token_that_ends_the_generation() -> None:
     specials = SpecialTokens.make({"<|call|>": 256, "<|message|>": 257}, frozenset({256}))
     writer = GrammarWriter(specials)
     assert writer.exact('a"<|message|>b<|call|>c') == r'"a\"" <[257]> "b"'
+
+
+PUBLISHED = Path(__file__).parents[4] / "shared" / "templates"
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="published templates are not here")
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.jinja")), ids=lambda path: path.stem)
+def test_a_forced_call_in_the_format_of_a_published_template(path: Path) -> None:
+    reply_format = ChatTemplate(path.read_text(encoding="utf-8"), name=path.stem).reply_format
+    if reply_format.tool_calls is None:
+        pytest.skip("the template shows no calls")
+    wish = ReplyWish(
+        reply_format=reply_format,
+        reasoning="none",
+        tools=make_tools(is_strict=True),
+        must_call=True,
+    )
+    grammar = write_reply_grammar(wish, SpecialTokens())
+    walker = Walker(grammar, hints=hints_of(reply_format))
+    for reply in filter(None, map(walker.walk, range(3))):
+        calls = read_calls(reply_format, reply)
+        assert calls
+        assert all(is_valid(value, PLAIN_SCHEMAS[called]) for called, value in calls), reply
