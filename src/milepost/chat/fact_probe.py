@@ -16,16 +16,19 @@ from milepost.chat.message_probe import (
 )
 from milepost.chat.probe_texts import Probe
 from milepost.chat.reply_format import ReplyFormat
-from milepost.chat.template_facts import TemplateFacts
+from milepost.chat.template_facts import TemplateFacts, ToolFallback
 from milepost.chat.template_messages import TemplateTraits
 
 
-def probe_facts(probe: Probe, traits: TemplateTraits, reply: ReplyFormat) -> TemplateFacts:
+def probe_facts(
+    probe: Probe, traits: TemplateTraits, reply: ReplyFormat, fallback: ToolFallback | None
+) -> TemplateFacts:
     """Return what a template does with conversations; costs up to fifty small renderings."""
     frames = probe_frames(probe)
     return TemplateFacts(
         traits=traits,
         reply=reply,
+        tool_fallback=fallback,
         generation=probe_generation(probe, reply.reasoning),
         frames=frames,
         tools=find_tools(probe),

@@ -116,6 +116,12 @@ def shows_calls(probe: Probe) -> bool:
     return text is not None and VALUES[0][0] in text
 
 
+def shows_results(probe: Probe) -> bool:
+    """Say whether results of tools are written into histories."""
+    text = probe.prompt(user(), calling(call(0)), result(), tools=True)
+    return text is not None and RESULT in text
+
+
 def treat_first_system(probe: Probe) -> Treatment:
     """Return what becomes of a system message at the start."""
     text = probe.prompt(system(), user(), answer(), user(LATER_USER))

@@ -22,7 +22,7 @@ from milepost.chat.probe_texts import Probe
 from milepost.chat.reply_format import ReplyFormat
 from milepost.chat.reply_probe import probe_reply_format
 from milepost.chat.template_environment import RaisedByTemplate, TemplateEnvironment
-from milepost.chat.template_facts import TemplateFacts
+from milepost.chat.template_facts import TemplateFacts, ToolFallback
 from milepost.chat.template_messages import (
     ArgumentForm,
     TemplateTraits,
@@ -30,6 +30,13 @@ from milepost.chat.template_messages import (
     wrap_arguments,
 )
 from milepost.chat.template_probe import probe_traits
+from milepost.chat.tool_fallback import (
+    choose_calls,
+    needs_fallback,
+    plan_tool_fallback,
+    read_default_system,
+    write_tools,
+)
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
 
@@ -84,14 +91,22 @@ class ChatTemplate:
         return Probe(self.source, self._render_or_none, self.controls.spelled)
 
     @cached_property
-    def reply_format(self) -> ReplyFormat:
-        """How the model writes its replies; learnt from thirty small renderings when asked."""
+    def _shown_format(self) -> ReplyFormat:
         return probe_reply_format(self._probe)
+
+    @cached_property
+    def _tool_fallback(self) -> ToolFallback | None:
+        return plan_tool_fallback(self._probe, self._shown_format)
+
+    @cached_property
+    def reply_format(self) -> ReplyFormat:
+        """How the model writes its replies; learnt from forty small renderings when asked."""
+        return choose_calls(self._shown_format, self._tool_fallback)
 
     @cached_property
     def facts(self) -> TemplateFacts:
         """What the template does with conversations; learnt like `reply_format`."""
-        return probe_facts(self._probe, self._traits, self.reply_format)
+        return probe_facts(self._probe, self._traits, self.reply_format, self._tool_fallback)
 
     @property
     def controls(self) -> ControlTexts:
@@ -105,7 +120,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """Return the text of the prompt.
+        """Return the text of the prompt; what `tool_fallback` finds missing is written into it.
 
         `kwargs` are further variables of the template; llama-server's `enable_thinking` (true),
         `date_string` and `datetime` have values when they are not among them.
@@ -113,22 +128,40 @@ class ChatTemplate:
         Raises TemplateFailed with the template's own message, or InvalidRequest when `kwargs`
         would replace the conversation.
         """
-        variables = self._variables(conversation, kwargs or {})
-        variables["add_generation_prompt"] = add_generation_prompt
+        kwargs = kwargs or {}
+        check_kwargs(kwargs)
         marked, mark = self._texts.controls.mark(conversation)
+        shown = self._show_tools(marked, kwargs) if needs_fallback(marked) else marked
+        return unmark(self._render_as_given(shown, add_generation_prompt, kwargs), mark)
+
+    def _show_tools(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> Conversation:
+        fallback, calls = self._tool_fallback, self.reply_format.tool_calls
+        if fallback is None or calls is None:
+            return conversation
+        return write_tools(
+            conversation,
+            calls,
+            fallback,
+            lambda: read_default_system(self._render_or_none, kwargs),
+        )
+
+    def _render_as_given(
+        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str:
+        variables = self._variables(conversation, kwargs)
+        variables["add_generation_prompt"] = add_generation_prompt
         no_tools: list[Any] | None = [] if self._traits.takes_empty_tools else None
-        variables["tools"] = marked.tools or no_tools
-        if marked.documents is not None or "documents" not in variables:
-            variables["documents"] = marked.documents
-        return unmark(_without_surrogates(self._render_messages(marked, variables)), mark)
+        variables["tools"] = conversation.tools or no_tools
+        if conversation.documents is not None or "documents" not in variables:
+            variables["documents"] = conversation.documents
+        return _without_surrogates(self._render_messages(conversation, variables))
 
     def _render_or_none(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str | None:
+        """Return what the template itself makes of a conversation that is probed."""
         try:
-            return self.render(
-                conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
-            )
+            return self._render_as_given(conversation, add_generation_prompt, kwargs)
         except TemplateFailed:
             return None
 

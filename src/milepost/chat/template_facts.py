@@ -35,11 +35,22 @@ class MessageFrames:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolFallback:
+    """What a template leaves out of conversations with tools, and is written into texts instead."""
+
+    tools_in: Literal["none", "system", "first_user"] = "none"  # the message that describes tools
+    writes_calls: bool = False  # calls become text of the reply
+    writes_results: bool = False  # results become messages of the user
+    joins_users: bool = False  # texts of the user that follow results are parts of their message
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateFacts:
     """What a template does with conversations."""
 
     traits: TemplateTraits
     reply: ReplyFormat
+    tool_fallback: ToolFallback | None  # the facts below are those of the template without it
     generation: GenerationPrompts
     frames: MessageFrames
     tools: ToolsPlace  # where the tools are listed

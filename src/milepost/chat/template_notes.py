@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from milepost.chat.template_facts import TemplateFacts
+from milepost.chat.template_facts import TemplateFacts, ToolFallback
 
 
 def describe_consequences(facts: TemplateFacts) -> list[str]:
@@ -13,12 +13,16 @@ def describe_consequences(facts: TemplateFacts) -> list[str]:
 
 
 def _about_tools(facts: TemplateFacts) -> Iterator[str]:
+    fallback = facts.tool_fallback
     if facts.tools == "none":
-        yield "Tools are not listed: the model learns of none."
+        yield _about_missing_tools(fallback)
     elif facts.reply.tool_calls is None:
         yield "The form of tool calls is not known: calls stay text."
     if facts.tools != "none" and not facts.shows_calls:
-        yield "Tool calls of earlier replies are left out: the model sees results only."
+        yield (
+            "Tool calls of earlier replies are left out: "
+            + ("the model sees results only." if fallback is None else "they become its text.")
+        )
     if facts.tools == "last_user":
         yield (
             "Tools stand before the last user message: each new one moves them, and what is behind "
@@ -27,6 +31,14 @@ def _about_tools(facts: TemplateFacts) -> Iterator[str]:
     calls = facts.reply.tool_calls
     if calls is not None and facts.tools != "none" and not calls.takes_several:
         yield "A reply holds one tool call at most."
+
+
+def _about_missing_tools(fallback: ToolFallback | None) -> str:
+    if fallback is None:
+        return "Tools are not listed: the model learns of none."
+    place = "system message" if fallback.tools_in == "system" else "first message of the user"
+    rest = "; calls and results become texts" if fallback.writes_calls else ""
+    return f"Tools are not listed: they are described in the {place}{rest}."
 
 
 def _about_reasoning(facts: TemplateFacts) -> Iterator[str]:

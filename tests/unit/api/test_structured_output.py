@@ -124,8 +124,13 @@ def test_a_bad_schema_is_refused_by_the_raw_endpoints(api: Api) -> None:
         assert response.json()["error"]["param"] == "json_schema.properties.a"
 
 
-def test_a_call_cannot_be_forced_under_a_template_without_tools(api: Api) -> None:
+def test_a_call_is_forced_in_the_form_that_is_described_where_a_template_has_none(api: Api) -> None:
     api.template = PLAIN_TEMPLATE
+    assert "<tool_call>" in constraint_of(api, tools=[tool()], tool_choice="required")
+
+
+def test_a_call_cannot_be_forced_where_there_is_no_place_for_tools(api: Api) -> None:
+    api.template = "{{ messages | length }}"
     response = api.chat(tools=[tool()], tool_choice="required")
     assert response.status_code == 400
     assert "use a template with tools" in response.json()["error"]["message"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LISTING = "{% for tool in tools %}{{ tool.function.name }};{% endfor %}"
+
 CHATML_TOOLS = """\
 {%- set ns = namespace(last_user=0) -%}
 {%- for message in messages -%}
@@ -98,7 +100,7 @@ TEXT_ARGUMENTS = """\
 {%- endfor %};
 {% endfor -%}"""
 
-PRINTED_ARGUMENTS = TEXT_ARGUMENTS.replace(
+PRINTED_ARGUMENTS = LISTING + TEXT_ARGUMENTS.replace(
     "call.function.name + call.function.arguments", "call.function.arguments"
 )
 
@@ -151,22 +153,28 @@ THINKING_PART = """\
     {%- endif -%};
 {%- endfor -%}"""
 
-NULL_CONTENT = """\
+NULL_CONTENT = (
+    LISTING
+    + """\
 {%- for message in messages -%}
     {%- if message.content is none -%}
         {%- for call in message.tool_calls %}<{{ call.function.arguments }}>{% endfor -%}
     {%- else -%}{{ message.content }}
     {%- endif -%};
 {%- endfor -%}"""
+)
 
 TOOLS_ALWAYS = """\
 {%- for tool in tools %}{{ tool.function.name }} {% endfor -%}
 {%- for message in messages %}{{ message.content }}{% endfor -%}"""
 
-ITEMS_OF_ARGUMENTS = """\
+ITEMS_OF_ARGUMENTS = (
+    LISTING
+    + """\
 {%- for message in messages -%}
     {{ message.content }}
     {%- for call in message.tool_calls -%}
         {%- for key, value in call.function.arguments | items %}<{{ key }}={{ value }}>{% endfor -%}
     {%- endfor -%}
 {%- endfor -%}"""
+)

@@ -79,7 +79,7 @@ FORMATS = {
             call=Affix("<tool_call>", "</tool_call>"),
         ),
     ),
-    "HuggingFaceTB-SmolLM3-3B": ReplyFormat(THINK_DROPPED),
+    "HuggingFaceTB-SmolLM3-3B": ReplyFormat(THINK_DROPPED, HERMES_CALLS),
     "Kimi-K2-Instruct": ReplyFormat(
         None,
         ToolCallFormat(
@@ -132,7 +132,7 @@ FORMATS = {
         THINK_DROPPED,
         ToolCallFormat(NamedJsonBody(name_end="<｜tool▁sep｜>"), DEEPSEEK_CALLS, DEEPSEEK_CALL),
     ),
-    "google-gemma-2-2b-it": ReplyFormat(),
+    "google-gemma-2-2b-it": ReplyFormat(None, HERMES_CALLS),
     "google-gemma-4-31B-it": ReplyFormat(
         ReasoningFormat("<|channel>thought", "<channel|>", "dropped_before_last_user"),
         ToolCallFormat(BracedBody(), call=Affix("<|tool_call>", "<tool_call|>")),
@@ -140,7 +140,7 @@ FORMATS = {
     "ibm-granite-granite-4.0": ReplyFormat(None, HERMES_CALLS),
     "meta-llama-Llama-3.1-8B-Instruct": ReplyFormat(None, LLAMA_CALLS),
     "meta-llama-Llama-3.3-70B-Instruct": ReplyFormat(None, LLAMA_CALLS),
-    "microsoft-Phi-3.5-mini-instruct": ReplyFormat(),
+    "microsoft-Phi-3.5-mini-instruct": ReplyFormat(None, HERMES_CALLS),
     "mistralai-Mistral-Nemo-Instruct-2407": ReplyFormat(
         None, ToolCallFormat(JsonBody(id_key="id", in_list=True), Affix("[TOOL_CALLS]"))
     ),
@@ -493,8 +493,8 @@ def test_a_template_that_shows_nothing_has_a_plain_format(source: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILTIN_TEMPLATES)
-def test_built_in_templates_know_neither_tools_nor_reasoning(name: str) -> None:
-    expected = ReplyFormat()
+def test_built_in_templates_know_no_reasoning_and_are_told_of_calls(name: str) -> None:
+    expected = ReplyFormat(None, HERMES_CALLS)
     if name == "gpt-oss":
         channels = ReasoningFormat("<|channel|>analysis<|message|>", "<|end|>", "dropped")
         channel_calls = ToolCallFormat(HarmonyBody(), takes_several=False)

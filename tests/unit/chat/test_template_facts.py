@@ -360,7 +360,16 @@ def test_results_that_share_a_message_are_noticed() -> None:
     ("source", "note"),
     [
         (template("{{ message.content }}"), "The form of tool calls is not known"),
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", "Tools are not listed"),
+        (
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "Tools are not listed: they are described in the system message; calls and results",
+        ),
+        ("{{ messages | length }}", "Tools are not listed: the model learns of none."),
+        (
+            "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson }}"
+            "<call>{'name': <tool>, 'arguments': <object>}</call>".replace("'", '"'),
+            "Tool calls of earlier replies are left out: they become its text.",
+        ),
         (template(THINK + HERMES), "Reasoning is left out of histories once the user speaks"),
         (
             template("{{ message.content.split('</r>')[-1] }}", generation="<r>"),

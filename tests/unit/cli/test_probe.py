@@ -32,7 +32,7 @@ def test_a_built_in_template_is_shown_as_a_table(capsys: pytest.CaptureFixture[s
     rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if "│" in line]
     assert ["reasoning", "none"] in rows
     assert ["generation: with reasoning", r'"<|im_start|>assistant\n"'] in rows
-    assert ["note", "Tools are not listed: the model learns of none."] in rows
+    assert ["tool fallback: tools in", '"system"'] in rows
 
 
 @pytest.mark.parametrize(
