@@ -27,6 +27,7 @@ from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
 from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.template import ChatTemplate, SpecialTexts, check_kwargs
+from milepost.chat.template_notes import log_consequences
 from milepost.chat.template_report import describe_template, load_template
 from milepost.chat.template_set import TemplateSet, load_templates
 from milepost.chat.tokenizer import PromptTokenizer
@@ -109,17 +110,19 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
 
 
 def load_model_templates(model: Model, settings: Settings) -> TemplateSet:
-    """Load the templates that the settings name, or those in the model file."""
+    """Load the templates that the settings name, or those in the model file; log their traits."""
     try:
         check_kwargs(settings.chat.chat_template_kwargs)
     except InvalidRequest as error:
         raise ConfigurationError(f"--chat-template-kwargs: {error}") from error
-    return load_templates(
+    templates = load_templates(
         embedded_templates(model),
         model.vocab,
         chat_template=settings.chat.chat_template,
         chat_template_file=settings.chat.chat_template_file,
     )
+    log_consequences(templates)
+    return templates
 
 
 def embedded_templates(model: Model) -> Mapping[str, str]:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from milepost.chat.template_facts import TemplateFacts, ToolFallback
+from milepost.chat.template_set import TemplateSet
+
+logger = logging.getLogger(__name__)
 
 
 def describe_consequences(facts: TemplateFacts) -> list[str]:
     """Return the sentences that hold for a template, what is missing first."""
     return [*_about_tools(facts), *_about_reasoning(facts), *_about_messages(facts)]
+
+
+def log_consequences(templates: TemplateSet) -> None:
+    """Log the sentences that hold for the templates of a model, one line each."""
+    for template in (templates.default, templates.tool_use):
+        if template is not None and (notes := describe_consequences(template.facts)):
+            logger.info("chat template of %s: %s", template.name, " ".join(notes))
 
 
 def _about_tools(facts: TemplateFacts) -> Iterator[str]:

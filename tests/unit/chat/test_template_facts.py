@@ -13,7 +13,8 @@ from tests.unit.chat.reply_templates import HERMES, THINK, template
 from milepost.chat.reply_format import Affix
 from milepost.chat.template import ChatTemplate, SpecialTexts
 from milepost.chat.template_facts import GenerationPrompts, TemplateFacts
-from milepost.chat.template_notes import describe_consequences
+from milepost.chat.template_notes import describe_consequences, log_consequences
+from milepost.chat.template_set import TemplateSet
 
 PUBLISHED = Path(__file__).parents[4] / "shared" / "templates"
 Frame = tuple[str, str]
@@ -379,6 +380,16 @@ def test_results_that_share_a_message_are_noticed() -> None:
 )
 def test_what_users_should_know_is_said(source: str, note: str) -> None:
     assert any(each.startswith(note) for each in describe_consequences(load(source).facts))
+
+
+def test_what_a_template_means_for_users_is_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain = load("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with caplog.at_level("INFO"):
+        log_consequences(TemplateSet(plain, tool_use=load(template(HERMES))))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("chat template of test: Tools are not listed")
 
 
 @pytest.mark.parametrize("source", ["", "{{ raise_exception('no') }}"])
