@@ -26,6 +26,8 @@ from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
 from milepost.chat.boundaries import BoundaryFinder
+from milepost.chat.reply_places import ReplyPlacer
+from milepost.chat.reply_store import ReplyStore
 from milepost.chat.template import ChatTemplate, SpecialTexts, check_kwargs
 from milepost.chat.template_notes import log_consequences
 from milepost.chat.template_report import describe_template, load_template
@@ -97,15 +99,17 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
         open_library(), Path(settings.engine.model_path), ModelParams(vocab_only=True)
     )  # lives as long as the process: the vocabulary belongs to it
     templates = load_model_templates(model, settings)
+    replies = ReplyStore()
     return Services(
         engine=client,
         vocab=model.vocab,
         templates=templates,
-        boundaries=BoundaryFinder(templates),
+        boundaries=BoundaryFinder(templates, ReplyPlacer(replies, model.vocab)),
         tokenizer=PromptTokenizer(model.vocab),
         settings=settings,
         model_name=settings.model_name,
         created=int(time.time()),
+        replies=replies,
     )
 
 

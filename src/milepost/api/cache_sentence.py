@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from milepost.chat.reply_places import ReplyCounts
 from milepost.protocol.messages import CacheReason, CacheReport, RestoreKind
 
 SOURCES: dict[RestoreKind, str] = {
@@ -42,9 +43,28 @@ REASONS: dict[CacheReason, str] = {
 }
 
 
+# Why a reply has other tokens than those that were sampled.
+REPLY_OUTCOMES = {
+    "unknown": "{count} not sampled here, or too long ago",
+    "changed": "{count} changed by the client",
+    "without_reasoning": "{count} sent without reasoning (see --restore-reasoning)",
+    "written_differently": "{count} written by the template in another way, or in part",
+}
+
+
 def explain(report: CacheReport, num_prompt_tokens: int) -> str:
     """Return two or three sentences about one prompt."""
     return f"{_count(report, num_prompt_tokens)} {_reason(report)}"
+
+
+def explain_replies(counts: ReplyCounts) -> str:
+    """Return a sentence or two about the replies in a conversation."""
+    if counts.total == 0:
+        return "There are no replies of the model in it."
+    sentence = f"{counts.exact} of {counts.total} replies have the tokens that were sampled."
+    numbers = {name: getattr(counts, name) for name in REPLY_OUTCOMES}
+    reasons = [REPLY_OUTCOMES[name].format(count=n) for name, n in numbers.items() if n]
+    return f"{sentence} Made anew: {', '.join(reasons)}." if reasons else sentence
 
 
 def _count(report: CacheReport, num_prompt_tokens: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from milepost.api.chat_reply import reply_reader
 from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
 from milepost.api.sampling_fields import INT32_MAX, check_range
@@ -15,6 +16,8 @@ from milepost.chat.boundaries import PromptBoundaries
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
 from milepost.chat.reasoning_limit import NO_LIMIT, ReasoningWish, make_limit, reasoning_state
+from milepost.chat.reasoning_restorer import restore_reasoning
+from milepost.chat.reply_keeper import ReplyContext
 from milepost.chat.reply_plan import (
     ReasoningPlace,
     ReplyPlan,
@@ -42,7 +45,8 @@ class ChatPrompt:
 
 def render_prompt(services: Services, fields: ChatFields) -> RenderedPrompt:
     """Return the text that the chat template makes of a request."""
-    return _render(services, fields, read_conversation(fields), template_kwargs(services, fields))
+    conversation = read_conversation(services, fields)
+    return _render(services, fields, conversation, template_kwargs(services, fields))
 
 
 async def prepare_chat_prompt(
@@ -55,13 +59,17 @@ async def prepare_chat_prompt(
     )
 
 
-def read_conversation(fields: ChatFields) -> Conversation:
-    """Return the conversation of a request."""
+def read_conversation(services: Services, fields: ChatFields) -> Conversation:
+    """Return the conversation of a request, with the reasoning that it wants back."""
     if fields.continue_final_message:
         raise NotSupported(
             "'continue_final_message' is not supported yet", param="continue_final_message"
         )
-    return parse_conversation(fields.messages, fields.tools, fields.documents)
+    conversation = parse_conversation(fields.messages, fields.tools, fields.documents)
+    wanted = fields.restore_reasoning
+    if services.settings.chat.restore_reasoning if wanted is None else wanted:
+        conversation = restore_reasoning(conversation, services.replies)
+    return conversation
 
 
 def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyWishes:
@@ -136,7 +144,7 @@ def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> R
 
 
 def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
-    conversation = read_conversation(fields)
+    conversation = read_conversation(services, fields)
     kwargs = template_kwargs(services, fields)
     rendered = _render(services, fields, conversation, kwargs)
     found = services.boundaries.find(
@@ -145,8 +153,10 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         add_generation_prompt=_adds_generation_prompt(fields),
         kwargs=kwargs,
     )
+    replies = found.replies
+    exact = RenderedPrompt(rendered, rendered.marks, replies.spans)
     tokens, positions = services.tokenizer.tokenize_with_positions(
-        rendered, [boundary.offset for boundary in found.boundaries]
+        exact, [boundary.offset for boundary in found.boundaries]
     )
     boundaries = tuple(
         Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
@@ -166,6 +176,7 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         specials = services.special_tokens
         constraint = make_constraint(rules, reply_format, state, specials, services.grammars)
     tools = conversation.tools or ()
+    plan = plan_reply(reply_format, generation_part, tools, wishes)
     prompt = Prompt(
         tokens,
         boundaries,
@@ -176,8 +187,17 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         ),
         constraint,
         limit,
+        _make_context(found, plan),
+        replies.counts,
     )
-    return ChatPrompt(prompt, plan_reply(reply_format, generation_part, tools, wishes))
+    return ChatPrompt(prompt, plan)
+
+
+def _make_context(found: PromptBoundaries, plan: ReplyPlan) -> ReplyContext | None:
+    """Return how replies are kept; None where it is not known what they are sampled behind."""
+    if found.opening is None or not found.replies.places:
+        return None
+    return ReplyContext(found.opening, found.replies.places[-1], reply_reader(plan))
 
 
 def _has_grammar(services: Services, fields: ChatFields, rules: ReplyRules) -> bool:

@@ -26,6 +26,7 @@ from milepost.chat.reply_events import (
     ReasoningText,
     ReplyEvent,
 )
+from milepost.chat.reply_keeper import ReadReply, read_parsed
 from milepost.chat.reply_plan import ReplyPlan
 from milepost.protocol.messages import FinishReason
 
@@ -63,6 +64,14 @@ class ChatReply:
             elif isinstance(event, CallStart):
                 self._has_calls = True
         return events if self._inline is None else list(self._inline.repeat(events))
+
+
+def reply_reader(plan: ReplyPlan) -> ReadReply:
+    """Return what reads whole replies as `ChatReply` does."""
+    read = read_parsed(plan.make_parser)
+    if not plan.repeats_reasoning:
+        return read
+    return lambda text, is_truncated: _InlineReasoning(plan).repeat(read(text, is_truncated))
 
 
 def make_message(events: Iterable[ReplyEvent]) -> ChatMessage:

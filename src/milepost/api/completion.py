@@ -15,6 +15,8 @@ from functools import partial
 from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.api.shapes import ChoiceResult
+from milepost.chat.reply_keeper import ReplyContext, ReplyKeeper, SampledReply
+from milepost.chat.reply_places import ReplyCounts
 from milepost.errors import ContextExceeded, InvalidRequest
 from milepost.protocol.messages import (
     Boundary,
@@ -40,6 +42,8 @@ class Prompt:
     shown_tokens: tuple[int, ...] = ()  # control tokens that are a part of the text
     constraint: str = ""  # a grammar for llguidance that replies are held to
     reasoning: ReasoningLimit | None = None
+    reply: ReplyContext | None = None  # to keep replies by; None where there is no conversation
+    replies: ReplyCounts | None = None  # what became of those in the conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,11 @@ class Completion:
     """
 
     def __init__(
-        self, services: Services, specs: Sequence[GenerateSpec], record: RequestRecord
+        self,
+        services: Services,
+        specs: Sequence[GenerateSpec],
+        record: RequestRecord,
+        contexts: Sequence[ReplyContext | None],
     ) -> None:
         assert specs, "a request has at least one prompt"
         self._services = services
@@ -75,6 +83,9 @@ class Completion:
         self._ends: dict[int, Finished] = {}
         self.num_choices = specs[0].num_choices  # of each prompt
         self.num_results = len(specs) * self.num_choices  # of all prompts
+        self._contexts = contexts  # of each prompt
+        self._sampled = [SampledReply() for _ in range(self.num_results)]
+        self._keeper = ReplyKeeper(services.replies, services.vocab)
 
     async def __aenter__(self) -> Completion:
         # Several prompts are let in together: a request that always had too many could not be sent.
@@ -85,12 +96,15 @@ class Completion:
                 generation = await stack.enter_async_context(self._services.engine.generate(spec))
                 self._generations.append(generation)
                 self._record.engine_ids.append(generation.request_id)
-                generation.on_late_end = partial(self._note_late_end, number * self.num_choices)
+                generation.on_late_event = partial(self._note_late, number * self.num_choices)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
+        for index in range(self.num_results):
+            if index not in self._ends:
+                self._keep(index)  # what the client has seen; the rest comes later, if at all
 
     @property
     def ends(self) -> list[Finished]:
@@ -110,8 +124,7 @@ class Completion:
                     yield first, event
                     continue
                 index = first + event.choice
-                if isinstance(event, Finished):
-                    self._note_end(index, event)
+                self._note(index, event)
                 yield index, event
 
     async def gather(self) -> list[ChoiceResult]:
@@ -122,9 +135,28 @@ class Completion:
                 results[index].add(event)
         return results
 
-    def _note_late_end(self, first: int, end: Finished) -> None:
+    def _note_late(self, first: int, event: Delta | Finished) -> None:
         """Complete the record of a client that has left; its line in the log was written."""
-        self._note_end(first + end.choice, end)
+        self._note(first + event.choice, event)
+
+    def _note(self, index: int, event: Delta | Finished) -> None:
+        if isinstance(event, Delta):
+            self._sampled[index].add(event.text, event.tokens)
+        else:
+            self._note_end(index, event)
+            self._sampled[index].is_complete = event.reason in ("eos", "stop_string")
+            self._keep(index)
+
+    def _keep(self, index: int) -> None:
+        """Keep the tokens of a choice for the request that will send it back."""
+        number = index // self.num_choices
+        context, spec = self._contexts[number], self._specs[number]
+        if context is not None:
+            self._keeper.keep(
+                context,
+                self._sampled[index],
+                lambda token: spec.special or token in spec.shown_tokens,
+            )
 
     def _note_end(self, index: int, end: Finished) -> None:
         self._ends[index] = end
@@ -151,6 +183,7 @@ def plan_completion(
             raise InvalidRequest("the prompt has no tokens", param="prompt")
         if len(prompt.tokens) >= num_context_tokens:
             raise ContextExceeded(len(prompt.tokens), num_context_tokens)
+    record.replies = prompts[0].replies if prompts else None
     record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
     specs = [
         GenerateSpec(
@@ -172,4 +205,4 @@ def plan_completion(
         )
         for prompt in prompts
     ]
-    return Completion(services, specs, record)
+    return Completion(services, specs, record, [prompt.reply for prompt in prompts])

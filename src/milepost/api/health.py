@@ -45,7 +45,15 @@ def build_health_router(services: Services) -> APIRouter:
         from milepost.metrics.prometheus import CONTENT_TYPE, render_metrics
 
         status = await services.engine.get_status()
-        counts = FrontEndCounts(num_refused=services.engine.line.num_refused)
+        replies = services.boundaries.reply_counts
+        counts = FrontEndCounts(
+            num_refused=services.engine.line.num_refused,
+            num_exact_replies=replies.exact,
+            num_unknown_replies=replies.unknown,
+            num_changed_replies=replies.changed,
+            num_bare_replies=replies.without_reasoning,
+            num_rewritten_replies=replies.written_differently,
+        )
         return Response(render_metrics(status, counts), media_type=CONTENT_TYPE)
 
     return router

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from milepost.chat.reply_places import ReplyCounts
 from milepost.protocol.messages import CacheReport, Finished
 
 KEY = "milepost.record"  # in the ASGI scope
@@ -31,6 +32,7 @@ class RequestRecord:
     elapsed_s: float = -1.0  # until the answer was sent; -1: it is under way
     answer_id: str = ""  # of a completion
     engine_ids: list[int] = field(default_factory=list)  # one for each prompt
+    replies: ReplyCounts | None = None  # in the conversation; None where there is none
     ends: list[Finished] = field(default_factory=list)  # of the first choice of each prompt
 
     @property
@@ -49,6 +51,8 @@ class RequestRecord:
             )
         if self.reports:
             parts.append(describe_reports(self.reports))
+            if self.replies is not None and self.replies.total:
+                parts.append(f"{self.replies.exact} of {self.replies.total} replies exact")
             parts.append(self.answer_id)
         if self.was_abandoned:
             parts.append("client left")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from milepost.api.cache_sentence import explain
+from milepost.api.cache_sentence import explain, explain_replies
 from milepost.api.fields import RequestModel, Text
 from milepost.api.request_log import RequestRecord
+from milepost.chat.reply_places import ReplyCounts
 from milepost.protocol.messages import CacheReason, CacheReport, CacheSummary, RestoreKind
 
 # --- requests ----------------------------------------------------------------------------
@@ -85,11 +86,23 @@ class PromptReport(msgspec.Struct, frozen=True, kw_only=True):
     interpretation: InterpretationShape
 
 
+class RepliesShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the assistant messages of a conversation."""
+
+    exact: int  # have the tokens that were sampled
+    unknown: int
+    changed: int
+    without_reasoning: int
+    written_differently: int
+    sentence: str
+
+
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `/requests/{id}/why`; nearly every request has one prompt."""
 
     request: RequestShape
     prompts: tuple[PromptReport, ...]
+    replies: RepliesShape | None  # None where the prompt is no conversation
 
 
 class LiveTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +236,7 @@ def why_answer(record: RequestRecord) -> WhyAnswer:
             for end in record.ends
             if end.cache is not None
         ),
+        replies=None if record.replies is None else _replies_shape(record.replies),
     )
 
 
@@ -241,6 +255,17 @@ def cache_answer(summary: CacheSummary) -> CacheAnswer:
         disk=_disk_shape(summary),
         tree=_tree_shape(summary),
         counters=_counters_shape(summary),
+    )
+
+
+def _replies_shape(counts: ReplyCounts) -> RepliesShape:
+    return RepliesShape(
+        exact=counts.exact,
+        unknown=counts.unknown,
+        changed=counts.changed,
+        without_reasoning=counts.without_reasoning,
+        written_differently=counts.written_differently,
+        sentence=explain_replies(counts),
     )
 
 

@@ -30,6 +30,7 @@ class ChatFields(GenerationFields):
     reasoning_budget_tokens: Integer | None = None
     thinking_budget_tokens: Integer | None = None
     reasoning_budget_message: Text | None = None
+    restore_reasoning: Boolean | None = None
     add_generation_prompt: Boolean | None = None
     continue_final_message: Any = None
     logprobs: Boolean | None = None

@@ -10,6 +10,7 @@ from milepost.api.request_log import RequestHistory
 from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.grammar_writer import SpecialTokens
+from milepost.chat.reply_store import ReplyStore
 from milepost.chat.schema_check import GrammarChecker
 from milepost.chat.template_set import TemplateSet
 from milepost.chat.tokenizer import PromptTokenizer
@@ -36,6 +37,7 @@ class Services:
     requests: RequestHistory = field(default_factory=RequestHistory)
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     tools: ToolsMemory = field(default_factory=ToolsMemory)
+    replies: ReplyStore = field(default_factory=ReplyStore)
     special_tokens: SpecialTokens = field(init=False)
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.breakpoints import Breakpoint, find_part_end
@@ -27,6 +27,13 @@ from milepost.chat.dates import find_date
 from milepost.chat.frames import count_head
 from milepost.chat.moving_tail import find_moving_tail
 from milepost.chat.prompt_reader import History, PromptReader, count_shared
+from milepost.chat.reply_places import (
+    NOTHING_FOUND,
+    MessagePlaces,
+    RepliesFound,
+    ReplyCounts,
+    ReplyPlacer,
+)
 from milepost.chat.template_set import TemplateSet
 from milepost.protocol.messages import BoundaryKind
 
@@ -51,6 +58,8 @@ class PromptBoundaries:
 
     boundaries: tuple[TextBoundary, ...] = ()  # in rising order
     keeps_prompt_end: bool = False  # they may leave it between `prompt_end` and its last token
+    replies: RepliesFound = NOTHING_FOUND  # with the tokens of those that were sampled here
+    opening: str | None = None  # the generation prompt; None where it is not known
 
 
 class BoundaryFinder:
@@ -60,10 +69,16 @@ class BoundaryFinder:
     worst one of two histories is forgotten.
     """
 
-    def __init__(self, templates: TemplateSet) -> None:
+    def __init__(self, templates: TemplateSet, replies: ReplyPlacer | None = None) -> None:
         self._templates = templates
+        self._replies = replies
         self._readers: dict[tuple[int, str, bool], PromptReader] = {}  # last used last
         self._histories: tuple[tuple[PromptReader, History], ...] = ()  # last used last
+
+    @property
+    def reply_counts(self) -> ReplyCounts:
+        """What became of the replies in all conversations since the start."""
+        return ReplyCounts() if self._replies is None else self._replies.counts
 
     def find(
         self,
@@ -79,13 +94,31 @@ class BoundaryFinder:
         history = reader.read(
             conversation, str(rendered), known, add_generation_prompt=add_generation_prompt
         )
+        history = self._place_replies(reader, history, known)
         self._remember(reader, history, known)
         moving = _find_moving(history, known)
         found = list(_boundaries(reader, history, moving))
         found += _breakpoints(history, found)
         found.sort(key=lambda boundary: boundary.offset)
         keeps = add_generation_prompt and reader.differs_in_history(conversation)
-        return PromptBoundaries(tuple(found), keeps)
+        has_opening = add_generation_prompt and history.ends[-1] >= 0
+        opening = history.text[history.ends[-1] :] if has_opening else None
+        return PromptBoundaries(tuple(found), keeps, history.replies, opening)
+
+    def _place_replies(
+        self, reader: PromptReader, history: History, known: History | None
+    ) -> History:
+        if self._replies is None:
+            return history
+        found, num_shared = NOTHING_FOUND, 0
+        if known is not None:
+            found = known.replies
+            num_shared = count_shared(known.conversation, history.conversation)
+        places = MessagePlaces(
+            history.conversation, history.text, history.spans, history.ends, reader.reply_trailer()
+        )
+        replies = self._replies.place(places, found, num_shared, history.num_unmoved)
+        return replace(history, replies=replies)
 
     def _reader(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> PromptReader:
         template = self._templates.choose(conversation)

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation import Conversation, Message
+from milepost.chat.token_spans import TokenSpan
 
 # Marks are drawn from here; no icon font in use has glyphs in this part of the private-use area.
 FIRST_MARK = 0xF700
@@ -29,20 +31,32 @@ UNTRUSTED_FIELDS = ("content", "name", "tool_call_id")
 
 
 class RenderedPrompt(str):
-    """The text of a prompt that knows where no control token may be seen.
+    """The text of a prompt that knows where no control token may be seen, and which tokens it has.
 
     `marks` are offsets in rising order: a control token that is spelled across one of them is
-    plain text.
+    plain text. `spans` are in rising order too, and do not overlap.
     """
 
-    __slots__ = ("marks",)
+    __slots__ = ("marks", "spans")
     marks: tuple[int, ...]
+    spans: tuple[TokenSpan, ...]
 
-    def __new__(cls, text: str, marks: tuple[int, ...] = ()) -> RenderedPrompt:
+    def __new__(
+        cls, text: str, marks: tuple[int, ...] = (), spans: tuple[TokenSpan, ...] = ()
+    ) -> RenderedPrompt:
         """Make a prompt of `text`."""
         prompt = super().__new__(cls, text)
         prompt.marks = marks
+        prompt.spans = spans
         return prompt
+
+    def part(self, start: int, end: int) -> RenderedPrompt:
+        """Return the prompt [start, end), with the marks inside and the spans that are whole."""
+        marks = self.marks[bisect_right(self.marks, start) : bisect_left(self.marks, end)]
+        spans = tuple(
+            span.moved(-start) for span in self.spans if start <= span.start and span.end <= end
+        )
+        return RenderedPrompt(self[start:end], tuple(mark - start for mark in marks), spans)
 
 
 @dataclass(frozen=True, slots=True)

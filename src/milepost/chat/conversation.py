@@ -69,7 +69,7 @@ def parse_conversation(
         parsed.append(_parse_message(message, f"messages[{i}]"))
         for j, call in enumerate(parsed[-1].get("tool_calls", ())):
             function = call["function"]
-            function["arguments"], text = _parse_arguments(function["arguments"])
+            function["arguments"], text = parse_arguments(function["arguments"])
             argument_texts[i, j] = text
     return Conversation(
         parsed,
@@ -78,6 +78,21 @@ def parse_conversation(
         argument_texts,
         read_breakpoints(messages),
     )
+
+
+def parse_arguments(arguments: str | dict[str, Any] | None) -> tuple[Any, str]:
+    """Return what the arguments of a tool call stand for, and their JSON text.
+
+    Text that is no JSON stands for itself.
+    """
+    if isinstance(arguments, dict):
+        return arguments, json.dumps(arguments, ensure_ascii=False)
+    if arguments is None or not arguments.strip():
+        return {}, "{}"
+    try:
+        return json.loads(arguments), arguments
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply for the decoder
+        return arguments, arguments
 
 
 def _parse_message(message: object, where: str) -> Message:
@@ -170,18 +185,6 @@ def _parse_tool_call(call: object, where: str) -> dict[str, Any]:
             raise _invalid(f"{where}.id must be a string or left out, not {_shown(call_id)}")
         parsed["id"] = call_id
     return parsed
-
-
-def _parse_arguments(arguments: str | dict[str, Any] | None) -> tuple[Any, str]:
-    """Return what the arguments stand for, and their JSON text."""
-    if isinstance(arguments, dict):
-        return arguments, json.dumps(arguments, ensure_ascii=False)
-    if arguments is None or not arguments.strip():
-        return {}, "{}"
-    try:
-        return json.loads(arguments), arguments
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply for the decoder
-        return arguments, arguments
 
 
 def _parse_tools(tools: object) -> list[dict[str, Any]] | None:

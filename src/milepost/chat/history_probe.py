@@ -2,7 +2,8 @@
 
 Two facts decide where the next request will stop agreeing with this one: whether a reply is
 written as history just behind the generation prompt that it was sampled after, and whether its
-reasoning goes when the user speaks again.
+reasoning goes when the user speaks again. A third one, what ends a reply, tells where its tokens
+end.
 """
 
 from __future__ import annotations
@@ -57,6 +58,16 @@ def drops_reasoning(render: Render, *, has_tools: bool) -> bool:
     shown = render(_conversation([USER, REASONED], has_tools), False)
     later = render(_conversation([USER, REASONED, NEXT_USER], has_tools), False)
     return shown is not None and later is not None and REASONING in shown and REASONING not in later
+
+
+def find_reply_trailer(render: Render, *, has_tools: bool) -> str | None:
+    """Return what stands between the text of a reply and the end of its message; None: unknown."""
+    shown = render(_conversation([USER, ANSWER], has_tools), False)
+    later = render(_conversation([USER, ANSWER, NEXT_USER], has_tools), False)
+    if shown is None or later is None:
+        return None
+    behind = [text.partition(ANSWER["content"])[2] for text in (shown, later)]
+    return behind[0][: common_prefix(behind[0], behind[1])] if behind[1] else None
 
 
 def _num_kept(prompt: str, later: str) -> int:

@@ -14,7 +14,11 @@ from typing import Any
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation
 from milepost.chat.frames import Frames, count_head, take_window, window_indices
-from milepost.chat.history_probe import differs_in_history, drops_reasoning
+from milepost.chat.history_probe import (
+    differs_in_history,
+    drops_reasoning,
+    find_reply_trailer,
+)
 from milepost.chat.message_places import (
     Span,
     common_prefix,
@@ -24,9 +28,11 @@ from milepost.chat.message_places import (
     take_marks_out,
     take_messages,
 )
+from milepost.chat.reply_places import NOTHING_FOUND, RepliesFound
 from milepost.chat.template import ChatTemplate
 from milepost.errors import TemplateFailed
 
+UNKNOWN = "\0"  # not probed yet
 FIRST_TEXTS = ("alpha", "beta")  # of the user; they agree in nothing
 # How far a system end goes back to stand behind a control token. Chosen for role names and line
 # breaks: the first of the user's words can be merged with those, and then the place is none.
@@ -44,6 +50,8 @@ class History:
     spans: Mapping[int, Span]  # of messages, as far as found
     ends: tuple[int, ...]  # of each message; -1 where not known
     head_text: str  # what all prompts with these system messages and tools begin with, mostly
+    num_unmoved: int = 0  # messages that stand where they did in the known prompt
+    replies: RepliesFound = NOTHING_FOUND
 
     @property
     def system_end(self) -> int:
@@ -64,6 +72,7 @@ class PromptReader:
         self._frames = Frames(self._render)
         self._differs: dict[tuple[str, bool], bool] = {}  # by last role and reasoning
         self._drops_reasoning: bool | None = None
+        self._trailer: str | None = UNKNOWN
 
     def read(
         self,
@@ -94,7 +103,7 @@ class PromptReader:
             if end >= last_end:
                 ends[i] = last_end = end
         head_text = self._render_head(conversation, text, known)
-        return History(conversation, text, spans, tuple(ends), head_text)
+        return History(conversation, text, spans, tuple(ends), head_text, first)
 
     def differs_in_history(self, conversation: Conversation) -> bool:
         """See `history_probe.differs_in_history`."""
@@ -114,6 +123,12 @@ class PromptReader:
         if self._drops_reasoning is None:
             self._drops_reasoning = drops_reasoning(self._render, has_tools=self._has_tools)
         return self._drops_reasoning
+
+    def reply_trailer(self) -> str | None:
+        """See `history_probe.find_reply_trailer`."""
+        if self._trailer == UNKNOWN:
+            self._trailer = find_reply_trailer(self._render, has_tools=self._has_tools)
+        return self._trailer
 
     def _place(
         self, conversation: Conversation, text: str, first: int, add_generation_prompt: bool

@@ -9,7 +9,8 @@ place before a control token that both have there: tokenizers merge nothing acro
 
 Which control tokens make seams is learnt by trying, because some tokenizers treat the start of a
 text differently: with those, or where tokens do not line up with the text, nothing is remembered.
-Not covered is a token that is spelled like text, a control token and more text in one.
+The end of a span of known tokens is a seam with every tokenizer: what is behind it is a piece of
+its own. Not covered is a token that is spelled like text, a control token and more text in one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.message_places import common_prefix
+from milepost.chat.token_spans import first_difference
 from milepost.chat.vocab import Vocab
 
 MAX_PROMPTS = 32  # as many as conversations in `boundaries`; arbitrary
@@ -38,7 +40,8 @@ class TokenisedPrompt:
     """The tokens of a prompt, without added ones, and where its control tokens are; never changed.
 
     Control token `i` is spelled from `starts[i]` to `ends[i]` and stands at `positions[i]`; those
-    whose position is not certain are left out.
+    whose position is not certain are left out, and those in spans. Where a span ends is an entry
+    too, with an empty text.
     """
 
     prompt: RenderedPrompt
@@ -50,7 +53,7 @@ class TokenisedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class KnownHead:
-    """What a prompt has in common with a known one: all before its control token `seam`."""
+    """What a prompt has in common with a known one: all before its entry `seam`."""
 
     known: TokenisedPrompt
     seam: int
@@ -67,15 +70,15 @@ class KnownHead:
 
     def rest_of(self, prompt: RenderedPrompt) -> RenderedPrompt:
         """Return what is left of a prompt behind this head."""
-        offset = self.offset
-        marks = prompt.marks[bisect_right(prompt.marks, offset) :]
-        return RenderedPrompt(prompt[offset:], tuple(mark - offset for mark in marks))
+        return prompt.part(self.offset, len(prompt))
 
     def join(self, prompt: RenderedPrompt, rest: TokenisedPrompt) -> TokenisedPrompt | None:
-        """Return the whole prompt; None if the rest does not begin with a control token."""
-        if rest.starts[:1] != [0] or rest.positions[:1] != [0]:
-            return None
+        """Return the whole prompt; None if the rest does not begin with the same control token."""
         known, seam, offset, position = self.known, self.seam, self.offset, self.position
+        if known.starts[seam] == known.ends[seam]:
+            seam += 1  # the end of a span, which belongs to the head
+        elif rest.starts[:1] != [0] or rest.positions[:1] != [0]:
+            return None
         return TokenisedPrompt(
             prompt,
             known.tokens[:position] + rest.tokens,
@@ -136,18 +139,20 @@ class TokenMemo:
         num_shared = common_prefix(known.prompt, prompt)
         if known.prompt.marks != prompt.marks:
             num_shared = min(num_shared, _first_difference(known.prompt.marks, prompt.marks))
+        other_span = first_difference(known.prompt.spans, prompt.spans)
+        if other_span is not None:
+            num_shared = min(num_shared, other_span)
         seam = self._last_seam(known, bisect_right(known.ends, num_shared))
         return KnownHead(known, seam) if seam >= 0 else None
 
     def _last_seam(self, known: TokenisedPrompt, count: int) -> int:
-        """Return the last seam among the first control tokens of a prompt; -1 if there is none.
+        """Return the last seam among the first entries of a prompt; -1 if there is none.
 
         The start of the prompt is none.
         """
         for i in range(count - 1, -1, -1):
-            if known.starts[i] > 0 and self._seams.is_seam(
-                known.prompt[known.starts[i] : known.ends[i]]
-            ):
+            start, end = known.starts[i], known.ends[i]
+            if start > 0 and (start == end or self._seams.is_seam(known.prompt[start:end])):
                 return i
         return -1
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, Run
 from milepost.chat.token_memo import MemoLimits, TokenisedPrompt, TokenMemo
+from milepost.chat.token_spans import cut_at_spans
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
 
@@ -101,17 +102,29 @@ class PromptTokenizer:
 
     def _tokenise_all(self, prompt: RenderedPrompt) -> TokenisedPrompt:
         whole = TokenisedPrompt(prompt, array("i"), [], [], [])
-        spans = list(self._controls.token_spans(prompt))
-        runs = self._controls.cut_at_marks(prompt) if prompt.marks else [Run(prompt, True)]
+        for piece in cut_at_spans(prompt.spans, len(prompt)):
+            text = prompt.part(piece.start, piece.end) if prompt.spans else prompt
+            self._add_piece(whole, text, piece.start)
+            if piece.following is not None:
+                whole.tokens.extend(piece.following.tokens)
+                whole.starts.append(piece.following.end)
+                whole.ends.append(piece.following.end)
+                whole.positions.append(len(whole.tokens))
+        return whole
+
+    def _add_piece(self, whole: TokenisedPrompt, piece: RenderedPrompt, offset: int) -> None:
+        spans = list(self._controls.token_spans(piece))
+        runs = self._controls.cut_at_marks(piece) if piece.marks else [Run(piece, True)]
         done = num_spans = 0
         for run in runs:
+            if not run.text:
+                continue
             new = self._vocab.tokenize(run.text, add_special=False, parse_special=run.parse_special)
             done += len(run.text)
             inside = spans[num_spans : bisect_left(spans, (done, 0), num_spans)]
             num_spans += len(inside)
-            self._note_controls(whole, inside, new)
+            self._note_controls(whole, [(a + offset, b + offset) for a, b in inside], new)
             whole.tokens.extend(new)
-        return whole
 
     def _note_controls(
         self, whole: TokenisedPrompt, spans: list[tuple[int, int]], new: list[int]

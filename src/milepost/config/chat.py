@@ -113,3 +113,14 @@ class ChatSettings:
             help="Leave thoughts and tool calls in the content, as the model writes them.",
         ),
     )
+    restore_reasoning: bool = setting(
+        False,
+        Flag(
+            names="--restore-reasoning",
+            negated="--no-restore-reasoning",
+            env="MILEPOST_RESTORE_REASONING",
+            group="Chat",
+            help="Put reasoning of the model back into the history of clients that leave it out, "
+            "where the template keeps it.",
+        ),
+    )

@@ -21,6 +21,12 @@ class FrontEndCounts:
     """What the front end counts since it was started."""
 
     num_refused: int = 0  # requests
+    # Replies that came back in a conversation, when they did first:
+    num_exact_replies: int = 0  # with the tokens that were sampled
+    num_unknown_replies: int = 0
+    num_changed_replies: int = 0
+    num_bare_replies: int = 0  # without their reasoning
+    num_rewritten_replies: int = 0  # by the template
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,41 @@ FRONT_END_METRICS: tuple[Metric[FrontEndCounts], ...] = (
         "counter",
         "Requests that got a 503 because --max-waiting others waited for a slot.",
         lambda counts: counts.num_refused,
+    ),
+    Metric(
+        "milepost_replies",
+        "counter",
+        "Replies that a client sent back, by what became of their tokens.",
+        lambda counts: counts.num_exact_replies,
+        {"outcome": "exact"},
+    ),
+    Metric(
+        "milepost_replies",
+        "counter",
+        "Replies that a client sent back, by what became of their tokens.",
+        lambda counts: counts.num_unknown_replies,
+        {"outcome": "unknown"},
+    ),
+    Metric(
+        "milepost_replies",
+        "counter",
+        "Replies that a client sent back, by what became of their tokens.",
+        lambda counts: counts.num_changed_replies,
+        {"outcome": "changed"},
+    ),
+    Metric(
+        "milepost_replies",
+        "counter",
+        "Replies that a client sent back, by what became of their tokens.",
+        lambda counts: counts.num_bare_replies,
+        {"outcome": "without_reasoning"},
+    ),
+    Metric(
+        "milepost_replies",
+        "counter",
+        "Replies that a client sent back, by what became of their tokens.",
+        lambda counts: counts.num_rewritten_replies,
+        {"outcome": "written_differently"},
     ),
 )
 ENGINE_METRICS: tuple[Metric[Status], ...] = (

@@ -114,8 +114,8 @@ class Generation:
         self._num_open = spec.num_choices  # choices whose end was not taken yet
         self.num_running = spec.num_choices  # choices that have not ended in the engine
         self.num_prompt_tokens = len(spec.tokens)
-        # Called with each end that comes after the block was left: of a request that was cancelled.
-        self.on_late_end: Callable[[Finished], None] = lambda _: None
+        # Called with what comes after the block was left: the rest of a request that was cancelled.
+        self.on_late_event: Callable[[Delta | Finished], None] = lambda _: None
 
     async def __aenter__(self) -> Generation:
         self._client.open(self, self._spec.message(self._request_id))
@@ -156,7 +156,9 @@ class Generation:
             self._num_open = 0
         elif isinstance(event, Finished):
             self._num_open -= 1
-            self.on_late_end(event)
+            self.on_late_event(event)
+        elif isinstance(event, Delta):
+            self.on_late_event(event)
 
     def put(self, event: GenerationEvent | MilepostError) -> None:
         """Hand over an event; called by the client."""

@@ -17,6 +17,8 @@ from tests.models import DEFAULT_TEMPLATE
 from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.chat.boundaries import BoundaryFinder
+from milepost.chat.reply_places import ReplyPlacer
+from milepost.chat.reply_store import ReplyStore
 from milepost.chat.template_set import load_templates
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import Settings
@@ -34,15 +36,17 @@ class Api:
         """Return what the app works with."""
         vocab = FakeVocab()
         templates = load_templates({"": self.template}, vocab)
+        replies = ReplyStore()
         return Services(
             engine=cast(Any, self.engine),
             vocab=vocab,
             templates=templates,
-            boundaries=BoundaryFinder(templates),
+            boundaries=BoundaryFinder(templates, ReplyPlacer(replies, vocab)),
             tokenizer=PromptTokenizer(vocab),
             settings=self.settings,
             model_name="tiny",
             created=1_700_000_000,
+            replies=replies,
         )
 
     @contextmanager

@@ -11,10 +11,17 @@ import pytest
 from tests.fakes.engine import REPORT, delta, finished
 from tests.unit.api.conftest import Api
 
-from milepost.api.cache_sentence import REASONS, SOURCES, explain
+from milepost.api.cache_sentence import (
+    REASONS,
+    REPLY_OUTCOMES,
+    SOURCES,
+    explain,
+    explain_replies,
+)
 from milepost.api.request_log import RequestHistory, RequestRecord
 from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.conversation import parse_conversation
+from milepost.chat.reply_places import ReplyCounts
 from milepost.config import ServerSettings, Settings
 from milepost.errors import EngineDied
 from milepost.protocol.messages import CacheReason, CacheReport, Divergence, RestoreKind
@@ -286,3 +293,41 @@ def test_the_engine_is_told_of_new_tools(api: Api) -> None:
         send("POST", "/v1/chat/completions", json={**CHAT, "tools": [tool]})
 
     assert [spec.has_new_tools for spec in api.engine.specs] == [False, True]
+
+
+def test_replies_that_come_back_are_counted(api: Api) -> None:
+    api.settings = Settings(server=ServerSettings(metrics=True))
+    question, answer = CHAT["messages"][0], {"role": "assistant", "content": "abc"}
+    history = [question, answer, question, {"role": "assistant", "content": "other"}, question]
+    with api.connection() as send:
+        send("POST", "/v1/chat/completions", json=CHAT)
+        answer_id = send("POST", "/v1/chat/completions", json={"messages": history}).json()["id"]
+
+        replies = send("GET", f"/requests/{answer_id}/why").json()["replies"]
+        metrics = send("GET", "/metrics").text
+
+    assert replies == {
+        "exact": 1,
+        "unknown": 1,
+        "changed": 0,
+        "without_reasoning": 0,
+        "written_differently": 0,
+        "sentence": "1 of 2 replies have the tokens that were sampled. "
+        "Made anew: 1 not sampled here, or too long ago.",
+    }
+    assert 'milepost_replies_total{outcome="exact"} 1.0\n' in metrics
+    assert 'milepost_replies_total{outcome="unknown"} 1.0\n' in metrics
+
+
+def test_a_prompt_without_a_conversation_has_no_replies(api: Api) -> None:
+    with api.connection() as send:
+        text_id = send("POST", "/v1/completions", json={"prompt": "a"}).json()["id"]
+        assert send("GET", f"/requests/{text_id}/why").json()["replies"] is None
+
+
+def test_each_outcome_of_a_reply_is_explained_in_words_and_in_the_document() -> None:
+    names = [name for name in ReplyCounts.__dataclass_fields__ if name != "exact"]
+    assert list(REPLY_OUTCOMES) == names
+    text = DOCUMENT.read_text("utf-8")
+    assert all(f"`{name}`" in text for name in names)
+    assert explain_replies(ReplyCounts()) == "There are no replies of the model in it."

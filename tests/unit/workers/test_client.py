@@ -147,18 +147,18 @@ def test_what_arrives_after_leaving_is_dropped() -> None:
     run(test)
 
 
-def test_the_end_of_what_was_cancelled_is_still_told() -> None:
+def test_the_rest_of_what_was_cancelled_is_still_told() -> None:
     async def test() -> None:
         client, wire = ready_client()
-        ends: list[Finished] = []
+        events: list[Delta | Finished] = []
         async with client.generate(spec(num_choices=3)) as generation:
-            generation.on_late_end = ends.append
+            generation.on_late_event = events.append
             client.take(finished(generation.request_id, choice=1))  # nobody reads it
-        wanted = [finished(generation.request_id, choice, "cancelled") for choice in (2, 0)]
-        for end in (*wanted, wanted[0]):  # the last one would be one too many
-            client.take(delta(generation.request_id, "late"))
-            client.take(end)
-        assert ends == [finished(generation.request_id, choice=1), *wanted]
+        late = delta(generation.request_id, "late")
+        ends = [finished(generation.request_id, choice, "cancelled") for choice in (2, 0)]
+        for event in (late, ends[0], ends[1], late, ends[0]):  # the last ones are too many
+            client.take(event)
+        assert events == [finished(generation.request_id, choice=1), late, *ends]
         assert wire.sent[1:] == [Cancel(request_id=generation.request_id)]
 
     run(test)

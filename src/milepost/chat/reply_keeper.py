@@ -1,0 +1,107 @@
+"""Keeps what was sampled for a chat request, so that it is known when the client sends it back."""
+
+from __future__ import annotations
+
+import codecs
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from milepost.chat.reply_events import ContentText, ReplyEvent
+from milepost.chat.reply_meaning import meaning_of_events
+from milepost.chat.reply_store import KeptReply, ReplyStore
+from milepost.chat.stream_parser import ReplyParser
+from milepost.chat.vocab import Vocab
+
+# Reads the text of a reply, and whether it broke off.
+ReadReply = Callable[[str, bool], Iterable[ReplyEvent]]
+
+
+def read_plain(text: str, is_truncated: bool) -> Iterable[ReplyEvent]:
+    """Read a reply as nothing but content, as clients get it that parse it themselves."""
+    return [ContentText(text)] if text else []
+
+
+def read_parsed(make_parser: Callable[[], ReplyParser]) -> ReadReply:
+    """Return a reader that reads as these parsers do; there is a new one for each reply."""
+
+    def read(text: str, is_truncated: bool) -> Iterable[ReplyEvent]:
+        parser = make_parser()
+        return [*parser.feed(text), *parser.finish(is_truncated=is_truncated)]
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyContext:
+    """What has to be known of a prompt to keep the replies to it."""
+
+    opening: str  # the generation prompt
+    place: bytes  # `reply_meaning.place_after` its last message
+    read: ReadReply = read_plain  # must find what the client is shown
+
+
+@dataclass(slots=True)
+class SampledReply:
+    """What has come of one choice so far."""
+
+    tokens: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    is_complete: bool = False  # the model has ended it
+
+    def add(self, text: str, tokens: Iterable[int]) -> None:
+        """Take what is new."""
+        self.tokens.extend(tokens)
+        if text:
+            self.texts.append(text)
+
+
+class ReplyKeeper:
+    """Puts replies into the store."""
+
+    def __init__(self, store: ReplyStore, vocab: Vocab) -> None:
+        self._store = store
+        self._vocab = vocab
+
+    def keep(
+        self, context: ReplyContext, sampled: SampledReply, is_shown: Callable[[int], bool]
+    ) -> None:
+        """Keep a reply, complete or as far as it came.
+
+        `is_shown` says of a control token whether its text is in the text of the reply.
+        """
+        text = "".join(sampled.texts)
+        tokens = sampled.tokens[: self._count_tokens(sampled.tokens, text, is_shown)]
+        meaning = meaning_of_events(context.read(text, not sampled.is_complete))
+        says_something = meaning.content.strip() or meaning.reasoning.strip() or meaning.calls
+        if not tokens or not says_something:
+            return
+        self._store.add(
+            KeptReply(
+                tokens=array("i", tokens),
+                opening=context.opening,
+                meaning=meaning.digest,
+                bare=meaning.bare_digest,
+                place=context.place,
+                reasoning=meaning.reasoning,
+            )
+        )
+
+    def _count_tokens(
+        self, tokens: Sequence[int], text: str, is_shown: Callable[[int], bool]
+    ) -> int:
+        """Return how many of the tokens together are just this text; 0 if they never are.
+
+        Behind it there may be a part of a character, or of a stop string, that nobody saw.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        num_chars = count = 0
+        for i, token in enumerate(tokens):
+            if not self._vocab.is_control(token) or is_shown(token):
+                piece = decoder.decode(self._vocab.piece(token))
+                if not text.startswith(piece, num_chars):
+                    break
+                num_chars += len(piece)
+            if num_chars == len(text) and not decoder.getstate()[0]:
+                count = i + 1
+        return count

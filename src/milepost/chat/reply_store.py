@@ -1,0 +1,149 @@
+"""The replies that were sampled here lately, each with its exact tokens.
+
+Text is not enough to get these tokens again: models sample other tokens than a tokenizer makes of
+the same text, and templates write tool calls in their own way. `reply_places` looks replies up
+when a client sends them back.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass
+
+MAX_BYTES = 64 << 20  # arbitrary: some ten million tokens, and their reasoning
+OVERHEAD_BYTES = 400  # of a reply, besides tokens and texts; roughly measured
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReply:
+    """A reply of the model; what it says is known by digests only, but for its reasoning."""
+
+    tokens: array[int]  # without the one that ended it; never changed
+    opening: str  # the generation prompt that it was sampled behind
+    meaning: bytes  # `ReplyMeaning.digest`
+    bare: bytes  # `ReplyMeaning.bare_digest`
+    place: bytes  # `place_after` the message before it
+    reasoning: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory it takes."""
+        texts = len(self.opening) + 2 * len(self.reasoning)
+        return self.tokens.itemsize * len(self.tokens) + texts + OVERHEAD_BYTES
+
+
+class ReplyStore:
+    """Sampled replies by what they say; those that were not used for longest go first.
+
+    The event loop adds replies while a thread prepares requests, so a lock is held for each of
+    these short operations.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._replies: OrderedDict[int, KeptReply] = OrderedDict()  # last used last
+        self._next_number = 0
+        # Numbers of replies, the oldest first.
+        self._by_meaning: dict[bytes, list[int]] = {}
+        self._by_bare: dict[bytes, list[int]] = {}
+        self._by_place: dict[bytes, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory the replies take."""
+        return self._num_bytes
+
+    def replies(self) -> tuple[KeptReply, ...]:
+        """Return all replies, those that were used last at the end."""
+        with self._lock:
+            return tuple(self._replies.values())
+
+    def add(self, reply: KeptReply) -> None:
+        """Keep a reply; does nothing if it is known."""
+        with self._lock:
+            for number in self._by_meaning.get(reply.meaning, ()):
+                if self._replies[number] == reply:
+                    self._replies.move_to_end(number)
+                    return
+            number = self._next_number
+            self._next_number += 1
+            self._replies[number] = reply
+            self._num_bytes += reply.num_bytes
+            for index, key in self._indices(reply):
+                index.setdefault(key, []).append(number)
+            while self._num_bytes > self._max_bytes:
+                self._forget_oldest()
+
+    def clear(self) -> None:
+        """Forget all replies."""
+        with self._lock:
+            while self._replies:
+                self._forget_oldest()
+
+    def find(self, meaning: bytes, place: bytes, text: str, offset: int) -> KeptReply | None:
+        """Return a reply that says this, whose generation prompt stands in `text` at `offset`.
+
+        The one that was sampled at this very place of a conversation, or else the oldest: that
+        stays the same while others come.
+        """
+        with self._lock:
+            found = [
+                number
+                for number in self._by_meaning.get(meaning, ())
+                if text.startswith(self._replies[number].opening, offset)
+            ]
+            return self._choose(found, place)
+
+    def find_reasoning(self, bare: bytes, place: bytes) -> str:
+        """Return the reasoning of a reply that said this at this place; "" if that is not clear."""
+        with self._lock:
+            found = self._reasonings(bare, place)
+        return found.pop() if len(found) == 1 else ""
+
+    def has_reasoning(self, bare: bytes, place: bytes) -> bool:
+        """Say whether a reply that said this at this place had reasoning."""
+        with self._lock:
+            return any(self._reasonings(bare, place))
+
+    def has_place(self, place: bytes) -> bool:
+        """Say whether any reply was sampled at this place of a conversation."""
+        return place in self._by_place
+
+    def has_meaning(self, meaning: bytes) -> bool:
+        """Say whether any reply says this."""
+        return meaning in self._by_meaning
+
+    def _choose(self, numbers: list[int], place: bytes) -> KeptReply | None:
+        here = [number for number in numbers if self._replies[number].place == place]
+        # The latest at this place: of an answer that was asked for again, the last one went on.
+        number = here[-1] if here else numbers[0] if numbers else None
+        if number is None:
+            return None
+        self._replies.move_to_end(number)
+        return self._replies[number]
+
+    def _reasonings(self, bare: bytes, place: bytes) -> set[str]:
+        replies = (self._replies[number] for number in self._by_bare.get(bare, ()))
+        return {reply.reasoning for reply in replies if reply.place == place}
+
+    def _forget_oldest(self) -> None:
+        number, reply = self._replies.popitem(last=False)
+        self._num_bytes -= reply.num_bytes
+        for index, key in self._indices(reply):
+            index[key].remove(number)
+            if not index[key]:
+                del index[key]
+
+    def _indices(self, reply: KeptReply) -> tuple[tuple[dict[bytes, list[int]], bytes], ...]:
+        return (
+            (self._by_meaning, reply.meaning),
+            (self._by_bare, reply.bare),
+            (self._by_place, reply.place),
+        )

@@ -1,0 +1,89 @@
+"""Conversations with models of random weights, whose tokens no tokenizer would make of their text:
+nothing but what a turn adds is computed, and the answers are those without a cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import models
+from tests.conftest import StartServer
+from tests.processes import RunningServer
+from tests.server.conftest import ONE_THREAD
+
+NUM_SAMPLED = 40
+FAMILIES = ("chatml", "gemma", "mistral-v3", "falcon3")
+
+Message = dict[str, Any]
+
+
+def ask(server: RunningServer, messages: list[Message], **fields: Any) -> dict[str, Any]:
+    """Return an answer with its facts under `facts`, and what became of replies."""
+    body = {"messages": messages, "max_tokens": NUM_SAMPLED, "return_tokens": True, **fields}
+    answer = server.http.post("/v1/chat/completions", json=body).raise_for_status().json()
+    why = server.http.get(f"/requests/{answer['id']}/why").raise_for_status().json()
+    return {**answer, **why["prompts"][0], "replies": why["replies"]}
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    text: str = answer["choices"][0]["message"]["content"]
+    return text
+
+
+def count_tokens(server: RunningServer, text: str) -> int:
+    return len(server.http.post("/tokenize", json={"content": text}).json()["tokens"])
+
+
+def talk(server: RunningServer, num_turns: int) -> list[dict[str, Any]]:
+    """Return the answers of a conversation, sampled at random, with replies sent as parts."""
+    messages: list[Message] = [{"role": "user", "content": "Look at this. " * 20}]
+    answers = []
+    for turn in range(num_turns):
+        answers.append(ask(server, messages, temperature=1.5, seed=turn))
+        parts = [{"type": "text", "text": text_of(answers[-1]) + "\n"}]
+        messages.append({"role": "assistant", "content": parts})
+        messages.append({"role": "user", "content": f"Go on with {turn}."})
+    return answers
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_that_was_sampled_is_computed_again(
+    start_server: StartServer, tiny_models: dict[models.Kind, Path], family: str
+) -> None:
+    flags = ("--chat-template", family, "-np", "1", *ONE_THREAD)
+    server = start_server(tiny_models["hybrid"], *flags)
+    answers = talk(server, 4)
+
+    for number, (before, after) in enumerate(itertools.pairwise(answers), 1):
+        num_sampled = len(before["choices"][0]["tokens"])
+        # The state behind the last token is not there if it was sampled at the limit.
+        held = before["usage"]["prompt_tokens"] + num_sampled - 1
+        assert after["facts"]["reused_tokens"] >= held
+        assert after["replies"]["exact"] == number
+    counts = [len(each["choices"][0]["tokens"]) for each in answers]
+    assert counts != [count_tokens(server, text_of(each)) for each in answers]  # else it was easy
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_answers_behind_exact_history_are_those_without_a_cache(
+    tiny_server: Any, kind: models.Kind
+) -> None:
+    server = tiny_server(kind)
+    messages: list[Message] = [{"role": "user", "content": "Begin here. " * 20}]
+    for turn in range(3):
+        answer = ask(server, messages, temperature=1.5, seed=40 + turn)
+        messages.append({"role": "assistant", "content": text_of(answer)})
+        messages.append({"role": "user", "content": "And on."})
+    fields = {"temperature": 0, "logprobs": True, "max_tokens": 12}
+
+    cached = ask(server, messages, **fields)
+    alone = ask(server, messages, cache_prompt=False, **fields)
+
+    assert cached["replies"]["exact"] == alone["replies"]["exact"] == 3
+    assert alone["facts"]["reused_tokens"] == 0
+    assert cached["facts"]["reused_tokens"] > 0
+    assert cached["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+    assert text_of(cached)[:8] == text_of(alone)[:8]

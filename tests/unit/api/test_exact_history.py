@@ -1,0 +1,128 @@
+"""Answers of a fake engine come back with the tokens that it has sent."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from typing import Any
+
+import pytest
+from tests.fakes.engine import delta, finished
+from tests.fakes.vocab import END_TOOL_CALL
+from tests.unit.api.conftest import Api
+
+from milepost.api.chat_prompt import prepare_chat_prompt, render_prompt
+from milepost.api.completion import plan_completion
+from milepost.api.generation_fields import build_params
+from milepost.api.request_log import RequestRecord
+from milepost.api.schemas_openai import ChatFields
+from milepost.chat.reply_meaning import ReplyMeaning, place_after
+from milepost.chat.reply_store import KeptReply
+from milepost.config import ChatSettings, Settings
+from milepost.protocol.messages import Delta
+
+QUESTION = {"role": "user", "content": "hi"}
+TOOLS = [{"type": "function", "function": {"name": "read"}}]
+PATH = "/v1/chat/completions"
+
+
+def sampled(text: str, *tokens: int) -> Delta:
+    return Delta(request_id=1, text=text, tokens=tokens)
+
+
+def test_the_next_prompt_goes_on_from_what_was_sampled(api: Api) -> None:
+    # The vocabulary would make one token of it.
+    api.engine.steps = (sampled("</tool", *b"</tool"), sampled("_call>", *b"_call>"), finished())
+    answer = {"role": "assistant", "content": "</tool_call>"}
+    with api.connection() as send:
+        send("POST", PATH, json={"messages": [QUESTION]})
+        send("POST", PATH, json={"messages": [QUESTION, answer, QUESTION]})
+
+    first, second = (list(spec.tokens) for spec in api.engine.specs)
+    assert second[: len(first) + 12] == [*first, *b"</tool_call>"]
+    assert END_TOOL_CALL not in second
+
+
+def test_each_choice_is_known(api: Api) -> None:
+    one, other = {"role": "assistant", "content": "one"}, {"role": "assistant", "content": "two"}
+    api.engine.steps = (
+        *(delta("one"), delta("two", choice=1)),
+        *(finished(), finished(choice=1)),
+    )
+    with api.connection() as send:
+        send("POST", PATH, json={"messages": [QUESTION], "n": 2, "stream": True})
+        for reply in (one, other):
+            body = {"messages": [QUESTION, reply, QUESTION]}
+            answer_id = send("POST", PATH, json={**body, "n": 2}).json()["id"]
+            assert send("GET", f"/requests/{answer_id}/why").json()["replies"]["exact"] == 1
+
+
+def test_what_a_client_saw_before_it_left_is_known(api: Api) -> None:
+    services = api.services()
+    api.engine.steps = (delta("abc"), asyncio.Event())
+
+    async def leave() -> None:
+        fields = ChatFields.model_validate({"messages": [QUESTION]})
+        params = build_params(fields, services, -1)
+        prompt = (await prepare_chat_prompt(services, fields, 100)).prompt
+        async with plan_completion(services, [prompt], params, RequestRecord()) as completion:
+            async for _ in completion.events():
+                break
+
+    asyncio.run(leave())
+    (kept,) = services.replies.replies()
+    assert (kept.meaning, kept.tokens) == (ReplyMeaning("abc").digest, array("i", [*b"abc"]))
+
+
+def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
+    services = api.services()
+    meaning = ReplyMeaning("answer", "a thought")
+    place = place_after(b"", QUESTION)
+    opening = "<|im_start|>assistant\n"
+    services.replies.add(
+        KeptReply(array("i"), opening, meaning.digest, meaning.bare_digest, place, "a thought")
+    )
+    answer = {"role": "assistant", "content": "answer"}
+
+    def prompt(*messages: dict[str, Any], **fields: Any) -> str:
+        return render_prompt(
+            services, ChatFields.model_validate({"messages": [*messages], **fields})
+        )
+
+    assert "a thought" not in prompt(QUESTION, answer)
+    assert "a thought" in prompt(QUESTION, answer, restore_reasoning=True)
+    other = {"role": "user", "content": "another"}
+    assert "a thought" not in prompt(other, answer, restore_reasoning=True)
+    own = {**answer, "reasoning_content": "my own"}
+    assert "a thought" not in prompt(QUESTION, own, restore_reasoning=True)
+
+
+def test_a_flag_puts_reasoning_back_for_all_requests(api: Api) -> None:
+    api.settings = Settings(chat=ChatSettings(restore_reasoning=True))
+    services = api.services()
+    meaning = ReplyMeaning("answer", "a thought")
+    place = place_after(b"", QUESTION)
+    services.replies.add(
+        KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, place, "a thought")
+    )
+    messages = [QUESTION, {"role": "assistant", "content": "answer"}]
+
+    for wanted, is_there in ((None, True), (True, True), (False, False)):
+        fields = {"messages": messages, "restore_reasoning": wanted}
+        text = render_prompt(services, ChatFields.model_validate(fields))
+        assert ("a thought" in text) is is_there
+
+
+@pytest.mark.parametrize("place", ["auto", "none", "deepseek-legacy"])
+def test_reasoning_and_calls_are_known_wherever_they_were_put(api: Api, place: str) -> None:
+    call = '<tool_call>\n{"name": "read",  "arguments": {}}\n</tool_call>'
+    text = f"<think>\na thought\n</think>\n\n{call}"
+    api.engine.steps = (delta(text), finished())
+    body = {"messages": [QUESTION], "tools": TOOLS, "reasoning_format": place}
+    with api.connection() as send:
+        answer = send("POST", PATH, json=body).json()["choices"][0]["message"]
+        history = [QUESTION, answer, {"role": "tool", "tool_call_id": "x", "content": "text"}]
+        send("POST", PATH, json={**body, "messages": history})
+
+    first, second = (list(spec.tokens) for spec in api.engine.specs)
+    assert second[: len(first) + len(text)] == [*first, *text.encode()]
