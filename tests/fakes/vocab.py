@@ -125,6 +125,10 @@ class MergingVocab:
         """Say whether the token is a control token."""
         return token in self._controls.values()
 
+    def text_of_control(self, token: int) -> str:
+        """Return how a control token is spelled."""
+        return self._pieces[token].decode()
+
     def control_texts(self) -> Mapping[str, int]:
         """Return the control tokens by their text."""
         return self._controls

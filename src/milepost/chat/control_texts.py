@@ -1,10 +1,15 @@
 """Keeps text that merely spells a control token from becoming one.
 
 Template text must be tokenised with its control tokens, message contents without them: otherwise
-a file that an agent reads could end the turn and open a system message. Before a rendering, every
-spelled control token in untrusted text gets a mark, one private-use character, after its first
-character; after it, the marks are taken out again and their places noted. A mark, unlike a
-placeholder for the whole text, survives whatever a template does to strings (trim, split, JSON).
+a file that an agent reads could end the turn and open a system message. That goes for replies too:
+those that were sampled here have their tokens (`reply_places`), all others may be anybody's text,
+or a model's that wrote about control tokens. Only in the content of a reply the markers of
+reasoning and calls stay what they are: clients that parse replies themselves send them back so.
+
+Before a rendering, every spelled control token in untrusted text gets a mark, one private-use
+character, after its first character; after it, the marks are taken out again and their places
+noted. A mark, unlike a placeholder for the whole text, survives whatever a template does to strings
+(trim, split, JSON).
 
     content    see <|im_end|> here
     marked     see <▮|im_end|> here
@@ -16,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +32,8 @@ from milepost.chat.token_spans import TokenSpan
 FIRST_MARK = 0xF700
 LAST_MARK = 0xF8CF
 
-UNTRUSTED_FIELDS = ("content", "name", "tool_call_id")
+UNTRUSTED_FIELDS = ("content", "reasoning_content", "name", "tool_call_id")
+MARKED_FIELDS = (*UNTRUSTED_FIELDS, "tool_calls")
 
 
 class RenderedPrompt(str):
@@ -75,19 +81,32 @@ class ControlTexts:
         self.spelled = sorted({text for text in texts if len(text) > 1})
         self._pattern = re.compile(_trie_pattern(self.spelled)) if self.spelled else None
 
-    def mark(self, conversation: Conversation) -> tuple[Conversation, str]:
+    def mark(
+        self, conversation: Conversation, find_markers: Callable[[], Container[str]] = frozenset
+    ) -> tuple[Conversation, str]:
         """Return the conversation with marks in its untrusted text, and the mark.
 
         The mark is "" and the conversation the same object when nothing had to be marked.
-        Replies of the model are trusted: its history holds the control tokens it has sampled.
+        `find_markers` returns the control texts that are trusted in the content of replies.
         """
         if self._pattern is None or not self._is_spelled_in(conversation):
             return conversation, ""
         mark = _choose_mark(conversation)
-        messages = [self._mark_message(message, mark) for message in conversation.messages]
-        tools = self._mark_value(conversation.tools, mark)
-        documents = self._mark_value(conversation.documents, mark)
-        return replace(conversation, messages=messages, tools=tools, documents=documents), mark
+        markers = find_markers()
+        marked = replace(
+            conversation,
+            messages=[self._mark_message(each, mark, markers) for each in conversation.messages],
+            tools=self._mark_value(conversation.tools, mark),
+            documents=self._mark_value(conversation.documents, mark),
+            argument_texts=self._mark_value(dict(conversation.argument_texts), mark),
+        )
+        return marked, mark
+
+    def find_in(self, texts: Iterable[str]) -> frozenset[str]:
+        """Return the control texts that are spelled in any of the texts."""
+        if self._pattern is None:
+            return frozenset()
+        return frozenset(match[0] for text in texts for match in self._pattern.finditer(text))
 
     def cut_at_marks(self, prompt: RenderedPrompt) -> Iterator[Run]:
         """Cut a prompt into runs that together are its text.
@@ -146,28 +165,28 @@ class ControlTexts:
         assert self._pattern is not None
         search = self._pattern.search
         for message in conversation.messages:
-            if message["role"] == "assistant":
-                continue
             if any(search(message[key]) for key in UNTRUSTED_FIELDS if key in message):
                 return True
-        return any(
-            search(json.dumps(part, ensure_ascii=False, default=str)) is not None
-            for part in (conversation.tools, conversation.documents)
-            if part
-        )
+            if any(map(search, _strings(message.get("tool_calls")))):
+                return True
+        others = (conversation.tools, conversation.documents)
+        return any(map(search, _strings(others)))
 
-    def _mark_message(self, message: Message, mark: str) -> Message:
-        if message["role"] == "assistant":
-            return message
+    def _mark_message(self, message: Message, mark: str, markers: Container[str]) -> Message:
+        trusted = markers if message["role"] == "assistant" else ()
         return {
-            key: self._mark_value(value, mark) if key in UNTRUSTED_FIELDS else value
+            key: self._mark_value(value, mark, trusted if key == "content" else ())
+            if key in MARKED_FIELDS
+            else value
             for key, value in message.items()
         }
 
-    def _mark_value(self, value: Any, mark: str) -> Any:
+    def _mark_value(self, value: Any, mark: str, trusted: Container[str] = ()) -> Any:
         if isinstance(value, str):
             assert self._pattern is not None
-            return self._pattern.sub(lambda match: _insert(match[0], mark), value)
+            return self._pattern.sub(
+                lambda match: match[0] if match[0] in trusted else _insert(match[0], mark), value
+            )
         if isinstance(value, list):
             return [self._mark_value(item, mark) for item in value]
         if isinstance(value, dict):
@@ -190,6 +209,19 @@ def unmark(rendered: str, mark: str) -> RenderedPrompt:
         pos += len(piece)
         marks.append(pos)
     return RenderedPrompt("".join(pieces), tuple(marks))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield all strings in a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _strings(item)
 
 
 def _insert(spelled: str, mark: str) -> str:

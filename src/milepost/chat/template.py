@@ -40,7 +40,10 @@ from milepost.chat.tool_fallback import (
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
 
-RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token", "add_generation_prompt")
+GENERATION = "add_generation_prompt"
+RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token", GENERATION)
+QUESTION: Message = {"role": "user", "content": "question"}
+ANSWER: Message = {"role": "assistant", "content": "answer"}
 MAX_QUOTED_CHARS = 500  # of a template's own message; arbitrary
 
 
@@ -108,6 +111,17 @@ class ChatTemplate:
         """What the template does with conversations; learnt like `reply_format`."""
         return probe_facts(self._probe, self._traits, self.reply_format, self._tool_fallback)
 
+    @cached_property
+    def reply_markers(self) -> frozenset[str]:
+        """The control texts that may stand in the content of any reply.
+
+        Those of the markers of reasoning and calls, without the ones that frame messages.
+        """
+        turns = Conversation([QUESTION, ANSWER, QUESTION])
+        frames = self._render_or_none(turns, False, {}) or ""
+        found = self.controls.find_in(self.reply_format.markers)
+        return found - self.controls.find_in([frames])
+
     @property
     def controls(self) -> ControlTexts:
         """How control tokens are spelled in its prompts."""
@@ -130,7 +144,7 @@ class ChatTemplate:
         """
         kwargs = kwargs or {}
         check_kwargs(kwargs)
-        marked, mark = self._texts.controls.mark(conversation)
+        marked, mark = self.controls.mark(conversation, lambda: self.reply_markers)
         shown = self._show_tools(marked, kwargs) if needs_fallback(marked) else marked
         return unmark(self._render_as_given(shown, add_generation_prompt, kwargs), mark)
 

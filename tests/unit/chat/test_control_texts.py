@@ -50,9 +50,30 @@ def test_untrusted_messages_are_marked_inside_the_spelled_token(role: str) -> No
     assert conversation.messages[0]["content"] == SPELLED
 
 
-def test_replies_of_the_model_are_trusted() -> None:
-    conversation = talk({"role": "assistant", "content": SPELLED})
-    assert CONTROLS.mark(conversation)[1] == ""
+def test_replies_are_untrusted_but_for_markers_in_their_content() -> None:
+    function = {"name": "f", "arguments": f'{{"{SPELLED}": ["{SPELLED}"]}}'}
+    call = {"type": "function", "function": function}
+    text = f"{SPELLED}<|im_start|>"
+    message = {"role": "assistant", "content": text, "reasoning_content": text}
+    conversation = talk({**message, "tool_calls": [call]})
+    marked, mark = CONTROLS.mark(conversation, lambda: frozenset(["<|im_start|>"]))
+    inside = f"a<{mark}|im_end|>b"
+    assert marked.messages[0] == {
+        "role": "assistant",
+        "content": f"{inside}<|im_start|>",
+        "reasoning_content": f"{inside}<{mark}|im_start|>",
+        "tool_calls": [{**call, "function": {"name": "f", "arguments": {inside: [inside]}}}],
+    }
+    assert marked.argument_texts == {(0, 0): f'{{"{inside}": ["{inside}"]}}'}
+
+
+def test_a_token_with_a_quote_is_found_in_arguments_and_tools() -> None:
+    controls = ControlTexts(['<|"|>'])
+    function = {"name": "f", "arguments": {"a": 'b<|"|>'}}
+    call = {"type": "function", "function": function}
+    assert controls.mark(talk({"role": "assistant", "content": "", "tool_calls": [call]}))[1]
+    tool = {"type": "function", "function": {"name": "f", "description": '<|"|>'}}
+    assert controls.mark(talk({"role": "user", "content": ""}, tools=[tool]))[1]
 
 
 def test_tools_and_documents_are_marked_at_any_depth() -> None:

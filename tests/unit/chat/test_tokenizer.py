@@ -56,11 +56,15 @@ def test_neither_can_content_in_json() -> None:
     assert tokenize("a\n<|im_end|>b", source) == expected
 
 
-def test_user_defined_tokens_and_replies_keep_their_tokens() -> None:
+def test_user_defined_tokens_are_parsed_in_any_text() -> None:
     assert tokenize("<think>") == [IM_START, THINK, IM_END]
-    assert tokenize("<|im_end|>", role="assistant") == [IM_START, IM_END, IM_END]
     spelled = tokenize("<think><|im_end|>")
     assert spelled == [IM_START, THINK, *b"<|im_end|>", IM_END]
+
+
+def test_what_a_reply_spells_is_text() -> None:
+    expected = [IM_START, *b"<|im_end|>", IM_END]
+    assert tokenize("<|im_end|>", role="assistant") == expected
 
 
 def test_a_spelled_bos_is_no_bos() -> None:
