@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +27,7 @@ from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
 from milepost.chat.boundaries import BoundaryFinder
+from milepost.chat.reply_disk import ReplyDisk
 from milepost.chat.reply_places import ReplyPlacer
 from milepost.chat.reply_store import ReplyStore
 from milepost.chat.template import ChatTemplate, SpecialTexts, check_kwargs
@@ -100,6 +102,8 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
     )  # lives as long as the process: the vocabulary belongs to it
     templates = load_model_templates(model, settings)
     replies = ReplyStore()
+    reply_disk = ReplyDisk(replies)
+    client.on_loaded = partial(open_reply_disk, reply_disk)
     return Services(
         engine=client,
         vocab=model.vocab,
@@ -110,7 +114,14 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
         model_name=settings.model_name,
         created=int(time.time()),
         replies=replies,
+        reply_disk=reply_disk,
     )
+
+
+def open_reply_disk(disk: ReplyDisk, model: ModelInfo) -> None:
+    """Let the replies that were sampled in earlier runs be known, if the model has a folder."""
+    if model.cache_folder:
+        disk.open(Path(model.cache_folder))
 
 
 def load_model_templates(model: Model, settings: Settings) -> TemplateSet:

@@ -87,3 +87,26 @@ def test_answers_behind_exact_history_are_those_without_a_cache(
     assert cached["facts"]["reused_tokens"] > 0
     assert cached["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
     assert text_of(cached)[:8] == text_of(alone)[:8]
+
+
+def test_a_restart_forgets_no_reply_and_a_clear_does(
+    start_server: StartServer, tiny_models: dict[models.Kind, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache"
+    flags = ("-np", "1", *ONE_THREAD, "--cache-on-disk", "--cache-dir", str(folder))
+    messages: list[Message] = [{"role": "user", "content": "Begin here. " * 40}]
+    server = start_server(tiny_models["hybrid"], *flags)
+    first = ask(server, messages, temperature=1.5, seed=1)
+    messages.append({"role": "assistant", "content": text_of(first)})
+    messages.append({"role": "user", "content": "And on."})
+    server.process.terminate()
+    assert server.process.wait(30) == 0
+
+    server = start_server(tiny_models["hybrid"], *flags)
+    second = ask(server, messages)
+    assert second["replies"]["exact"] == 1
+    assert second["facts"]["source"] == "disk"
+    assert second["facts"]["reused_tokens"] >= first["usage"]["prompt_tokens"] + NUM_SAMPLED - 1
+
+    server.http.delete("/cache").raise_for_status()
+    assert ask(server, [*messages, *messages])["replies"]["exact"] == 0

@@ -30,6 +30,8 @@ def create_app(services: Services) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         services.preparation.close()
+        if services.reply_disk is not None:
+            services.reply_disk.close()
 
     app = FastAPI(
         docs_url=None,

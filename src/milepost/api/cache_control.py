@@ -48,6 +48,7 @@ def build_cache_router(services: Services) -> APIRouter:
     @router.delete("/cache")
     async def clear() -> Response:
         changed = await services.engine.change_cache("clear")
+        services.forget_replies()
         return JsonResponse(FreedAnswer(freed_bytes=changed.freed_bytes))
 
     @router.post("/cache/pin")
@@ -66,6 +67,7 @@ def build_cache_router(services: Services) -> APIRouter:
     async def drop(request: Request) -> Response:
         fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
         freed_bytes = await _change(services, fields.request_id, "drop")
+        services.forget_replies(_find(services, fields.request_id).places)
         return JsonResponse(FreedAnswer(freed_bytes=freed_bytes))
 
     return router

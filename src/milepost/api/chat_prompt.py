@@ -188,7 +188,7 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         constraint,
         limit,
         _make_context(found, plan),
-        replies.counts,
+        replies,
     )
     return ChatPrompt(prompt, plan)
 

@@ -16,7 +16,7 @@ from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.api.shapes import ChoiceResult
 from milepost.chat.reply_keeper import ReplyContext, ReplyKeeper, SampledReply
-from milepost.chat.reply_places import ReplyCounts
+from milepost.chat.reply_places import RepliesFound
 from milepost.errors import ContextExceeded, InvalidRequest
 from milepost.protocol.messages import (
     Boundary,
@@ -43,7 +43,7 @@ class Prompt:
     constraint: str = ""  # a grammar for llguidance that replies are held to
     reasoning: ReasoningLimit | None = None
     reply: ReplyContext | None = None  # to keep replies by; None where there is no conversation
-    replies: ReplyCounts | None = None  # what became of those in the conversation
+    replies: RepliesFound | None = None  # those in the conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,8 @@ def plan_completion(
             raise InvalidRequest("the prompt has no tokens", param="prompt")
         if len(prompt.tokens) >= num_context_tokens:
             raise ContextExceeded(len(prompt.tokens), num_context_tokens)
-    record.replies = prompts[0].replies if prompts else None
+    if prompts and (replies := prompts[0].replies) is not None:
+        record.replies, record.places = replies.counts, replies.places
     record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
     specs = [
         GenerateSpec(

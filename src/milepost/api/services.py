@@ -10,6 +10,7 @@ from milepost.api.request_log import RequestHistory
 from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.grammar_writer import SpecialTokens
+from milepost.chat.reply_disk import ReplyDisk
 from milepost.chat.reply_store import ReplyStore
 from milepost.chat.schema_check import GrammarChecker
 from milepost.chat.template_set import TemplateSet
@@ -38,6 +39,7 @@ class Services:
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     tools: ToolsMemory = field(default_factory=ToolsMemory)
     replies: ReplyStore = field(default_factory=ReplyStore)
+    reply_disk: ReplyDisk | None = None
     special_tokens: SpecialTokens = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +58,16 @@ class Services:
         path = Path(self.settings.engine.model_path)
         names = (self.model_name, *self.settings.server.alias, path.name, path.stem)
         return tuple(dict.fromkeys(name for name in names if name))
+
+    def forget_replies(self, places: tuple[bytes, ...] | None = None) -> None:
+        """Forget what was sampled at these places of conversations, or everything; on disk, too."""
+        if places is None:
+            self.replies.clear()
+        else:
+            self.replies.forget(places)
+        if self.reply_disk is not None:
+            self.reply_disk.forget(places)
+        self.boundaries.forget()  # which hold tokens of replies that came back
 
     def check_model_name(self, name: object) -> None:
         """Raise NotFound unless the model of a request is the one that is served.

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 INDEX_FILE = "index.sqlite"
 LOCK_FILE = "lock"
+REPLIES_FILE = "replies.sqlite"  # of the front end, which makes a new one when it is gone
 BLOB_FOLDER = "blobs"
 # A file that no one holds and no row names may belong to a writer on a file system without locks.
 MIN_ORPHAN_AGE_S = 3600.0
@@ -107,6 +108,8 @@ class DiskFolder:
         index.vacuum()
         for suffix in _SQLITE_FILES:
             self._damaged_path(suffix).unlink(missing_ok=True)
+        for suffix in reversed(_SQLITE_FILES):  # once it is gone, a new one may be made at once
+            (self.path / f"{REPLIES_FILE}{suffix}").unlink(missing_ok=True)
 
     def _make(self) -> None:
         make_folder(self.path)

@@ -62,6 +62,11 @@ class DiskTier:
         self._pending_logits: dict[int, Checkpoint] = {}  # the states that they belong to
 
     @property
+    def folder(self) -> str:
+        """Where all that belongs to this model is."""
+        return str(self._store.path)
+
+    @property
     def bytes_per_s(self) -> float:
         """The measured rate of reading; 0 while it is not known."""
         return self._store.statistics().read_bytes_per_s

@@ -80,6 +80,10 @@ class BoundaryFinder:
         """What became of the replies in all conversations since the start."""
         return ReplyCounts() if self._replies is None else self._replies.counts
 
+    def forget(self) -> None:
+        """Forget all conversations; each costs more again once, and nothing else changes."""
+        self._histories = ()
+
     def find(
         self,
         conversation: Conversation,

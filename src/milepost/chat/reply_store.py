@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 MAX_BYTES = 64 << 20  # arbitrary: some ten million tokens, and their reasoning
@@ -51,6 +52,7 @@ class ReplyStore:
         self._by_bare: dict[bytes, list[int]] = {}
         self._by_place: dict[bytes, list[int]] = {}
         self._lock = threading.Lock()
+        self.on_add: Callable[[KeptReply], None] | None = None  # must not block
 
     def __len__(self) -> int:
         return len(self._replies)
@@ -79,13 +81,22 @@ class ReplyStore:
             for index, key in self._indices(reply):
                 index.setdefault(key, []).append(number)
             while self._num_bytes > self._max_bytes:
-                self._forget_oldest()
+                self._forget(next(iter(self._replies)))
+        if self.on_add is not None:
+            self.on_add(reply)
 
     def clear(self) -> None:
         """Forget all replies."""
         with self._lock:
             while self._replies:
-                self._forget_oldest()
+                self._forget(next(iter(self._replies)))
+
+    def forget(self, places: Iterable[bytes]) -> None:
+        """Forget what was sampled at these places of conversations."""
+        with self._lock:
+            for place in places:
+                for number in tuple(self._by_place.get(place, ())):
+                    self._forget(number)
 
     def find(self, meaning: bytes, place: bytes, text: str, offset: int) -> KeptReply | None:
         """Return a reply that says this, whose generation prompt stands in `text` at `offset`.
@@ -133,8 +144,8 @@ class ReplyStore:
         replies = (self._replies[number] for number in self._by_bare.get(bare, ()))
         return {reply.reasoning for reply in replies if reply.place == place}
 
-    def _forget_oldest(self) -> None:
-        number, reply = self._replies.popitem(last=False)
+    def _forget(self, number: int) -> None:
+        reply = self._replies.pop(number)
         self._num_bytes -= reply.num_bytes
         for index, key in self._indices(reply):
             index[key].remove(number)

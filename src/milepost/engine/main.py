@@ -272,6 +272,7 @@ def model_info(memory: Memory, settings: EngineSettings, load_s: float) -> Model
         num_window_tokens=model.num_window_tokens if traits.kind == "window" else 0,
         device=", ".join(devices) if uses_devices else "CPU",
         load_s=load_s,
+        cache_folder="" if memory.disk is None else memory.disk.folder,
     )
 
 

@@ -180,6 +180,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_window_tokens: int  # 0 unless memory_kind is "window"
     device: str  # e.g. "CPU"
     load_s: float
+    cache_folder: str = ""  # of this model, on disk; empty: nothing is kept there
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -178,6 +178,7 @@ class EngineClient:
         self.load_fraction = 0.0  # of the weights, while loading
         self.failure = ""  # why it cannot be served, with state "failed"
         self.model: ModelInfo | None = None  # of the last successful load
+        self.on_loaded: Callable[[ModelInfo], None] = lambda _: None  # before requests are let in
         self._write: Callable[[bytes], None] | None = None
         self._generations: dict[int, Generation] = {}
         self._left: dict[int, Generation] = {}  # cancelled, and not ended yet
@@ -291,6 +292,7 @@ class EngineClient:
                 self.load_fraction = message.fraction
             case Ready():
                 self.model = message.model
+                self.on_loaded(message.model)
                 self.state = "ready"
                 self.failure = ""
 
