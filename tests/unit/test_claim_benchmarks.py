@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from benchmarks import turn_preparation
 from benchmarks.checkpoint_cost import VARIANTS
 from benchmarks.report import Row, compare_rows
 from benchmarks.request_overhead import make_rows, measure_turns, open_bench
@@ -61,6 +62,16 @@ def test_the_parts_of_a_request_add_up(tmp_path: Path) -> None:
         "engine, between and after batches",
     )
     assert rows["overhead"][0] == pytest.approx(sum(rows[name][0] for name in counted))
+
+
+def test_replies_of_prepared_turns_come_back_exact(tmp_path: Path) -> None:
+    model = write_model("full", tmp_path / "tiny.gguf")
+    services = turn_preparation.load_services(model)
+    conversation = make_conversation("harbour", 12, 600)
+    times = turn_preparation.measure_turns(services, conversation, repeats=3)
+    services.preparation.close()
+    assert [each.num_exact for each in times] == [2, 3, 4]
+    assert all(each.rendering_ms > 0 and each.preparation_ms > 0 for each in times)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,59 @@ async def prepare_chat_prompt(
     """Return the prompt as tokens, with its boundaries, and the plan of its replies."""
     wishes = read_reply_wishes(services, fields)
     return await services.preparation.run(
-        num_body_bytes, lambda: _make_prompt(services, fields, wishes)
+        num_body_bytes, lambda: make_prompt(services, fields, wishes)
     )
+
+
+def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
+    """Return the same at once, on this thread."""
+    conversation = read_conversation(services, fields)
+    kwargs = template_kwargs(services, fields)
+    rendered = _render(services, fields, conversation, kwargs)
+    found = services.boundaries.find(
+        conversation,
+        rendered,
+        add_generation_prompt=_adds_generation_prompt(fields),
+        kwargs=kwargs,
+    )
+    replies = found.replies
+    exact = RenderedPrompt(rendered, rendered.marks, replies.spans)
+    tokens, positions = services.tokenizer.tokenize_with_positions(
+        exact, [boundary.offset for boundary in found.boundaries]
+    )
+    boundaries = tuple(
+        Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
+        for pos, boundary in zip(positions, found.boundaries, strict=True)
+    )
+    rules = read_rules(services, fields, wishes)
+    reply_format = services.templates.choose(conversation).reply_format
+    generation_part = _generation_part(rendered, found)
+    is_open = is_reasoning_open(generation_part, reply_format.reasoning)
+    wanted = read_reasoning(services, fields)
+    limit = make_limit(wanted, reply_format.reasoning, services.vocab, is_open=is_open)
+    state = reasoning_state(kwargs, is_open=is_open)
+    if rules.schema is not None and wishes.reasoning == "none" and state == "possible":
+        state = "none"  # it would stand in the text
+    constraint = ""
+    if not _has_grammar(services, fields, rules):
+        specials = services.special_tokens
+        constraint = make_constraint(rules, reply_format, state, specials, services.grammars)
+    tools = conversation.tools or ()
+    plan = plan_reply(reply_format, generation_part, tools, wishes)
+    prompt = Prompt(
+        tokens,
+        boundaries,
+        found.keeps_prompt_end,
+        services.tools.is_new(conversation),
+        find_shown_tokens(
+            reply_format, has_tools=bool(tools), controls=services.vocab.control_texts()
+        ),
+        constraint,
+        limit,
+        _make_context(found, plan),
+        replies,
+    )
+    return ChatPrompt(prompt, plan)
 
 
 def read_conversation(services: Services, fields: ChatFields) -> Conversation:
@@ -141,56 +192,6 @@ def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> R
         choice=choice,
         takes_several=fields.parallel_tool_calls is not False,
     )
-
-
-def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
-    conversation = read_conversation(services, fields)
-    kwargs = template_kwargs(services, fields)
-    rendered = _render(services, fields, conversation, kwargs)
-    found = services.boundaries.find(
-        conversation,
-        rendered,
-        add_generation_prompt=_adds_generation_prompt(fields),
-        kwargs=kwargs,
-    )
-    replies = found.replies
-    exact = RenderedPrompt(rendered, rendered.marks, replies.spans)
-    tokens, positions = services.tokenizer.tokenize_with_positions(
-        exact, [boundary.offset for boundary in found.boundaries]
-    )
-    boundaries = tuple(
-        Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
-        for pos, boundary in zip(positions, found.boundaries, strict=True)
-    )
-    rules = read_rules(services, fields, wishes)
-    reply_format = services.templates.choose(conversation).reply_format
-    generation_part = _generation_part(rendered, found)
-    is_open = is_reasoning_open(generation_part, reply_format.reasoning)
-    wanted = read_reasoning(services, fields)
-    limit = make_limit(wanted, reply_format.reasoning, services.vocab, is_open=is_open)
-    state = reasoning_state(kwargs, is_open=is_open)
-    if rules.schema is not None and wishes.reasoning == "none" and state == "possible":
-        state = "none"  # it would stand in the text
-    constraint = ""
-    if not _has_grammar(services, fields, rules):
-        specials = services.special_tokens
-        constraint = make_constraint(rules, reply_format, state, specials, services.grammars)
-    tools = conversation.tools or ()
-    plan = plan_reply(reply_format, generation_part, tools, wishes)
-    prompt = Prompt(
-        tokens,
-        boundaries,
-        found.keeps_prompt_end,
-        services.tools.is_new(conversation),
-        find_shown_tokens(
-            reply_format, has_tools=bool(tools), controls=services.vocab.control_texts()
-        ),
-        constraint,
-        limit,
-        _make_context(found, plan),
-        replies,
-    )
-    return ChatPrompt(prompt, plan)
 
 
 def _make_context(found: PromptBoundaries, plan: ReplyPlan) -> ReplyContext | None:

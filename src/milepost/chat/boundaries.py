@@ -114,14 +114,11 @@ class BoundaryFinder:
     ) -> History:
         if self._replies is None:
             return history
-        found, num_shared = NOTHING_FOUND, 0
-        if known is not None:
-            found = known.replies
-            num_shared = count_shared(known.conversation, history.conversation)
+        found = NOTHING_FOUND if known is None else known.replies
         places = MessagePlaces(
             history.conversation, history.text, history.spans, history.ends, reader.reply_trailer()
         )
-        replies = self._replies.place(places, found, num_shared, history.num_unmoved)
+        replies = self._replies.place(places, found, history.num_shared, history.num_unmoved)
         return replace(history, replies=replies)
 
     def _reader(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> PromptReader:
@@ -146,10 +143,8 @@ class BoundaryFinder:
 
     def _remember(self, reader: PromptReader, history: History, known: History | None) -> None:
         others = [each for each in self._histories if each[1] is not known]
-        if known is not None:
-            num_shared = count_shared(known.conversation, history.conversation)
-            if num_shared < len(known.conversation.messages):
-                others.append((reader, known))  # this is a branch of it, and both may go on
+        if known is not None and history.num_shared < len(known.conversation.messages):
+            others.append((reader, known))  # this is a branch of it, and both may go on
         self._histories = (*others[1 - MAX_HISTORIES :], (reader, history))
 
 
@@ -192,8 +187,7 @@ def _find_moving(history: History, known: History | None) -> int:
     span = history.spans.get(len(messages) - 1)
     if known is None or span is None:
         return -1
-    num_shared = count_shared(known.conversation, history.conversation)
-    num_chars = find_moving_tail(history.conversation, known.conversation, num_shared)
+    num_chars = find_moving_tail(history.conversation, known.conversation, history.num_shared)
     return find_part_end(history.text, span.end, messages[-1]["content"], num_chars)
 
 

@@ -164,10 +164,10 @@ class ControlTexts:
     def _is_spelled_in(self, conversation: Conversation) -> bool:
         assert self._pattern is not None
         search = self._pattern.search
-        for message in conversation.messages:
+        for i, message in enumerate(conversation.messages):
             if any(search(message[key]) for key in UNTRUSTED_FIELDS if key in message):
                 return True
-            if any(map(search, _strings(message.get("tool_calls")))):
+            if "tool_calls" in message and any(map(search, _call_strings(conversation, i))):
                 return True
         others = (conversation.tools, conversation.documents)
         return any(map(search, _strings(others)))
@@ -209,6 +209,15 @@ def unmark(rendered: str, mark: str) -> RenderedPrompt:
         pos += len(piece)
         marks.append(pos)
     return RenderedPrompt("".join(pieces), tuple(marks))
+
+
+def _call_strings(conversation: Conversation, index: int) -> Iterator[str]:
+    """Yield all strings in the tool calls of a message; the JSON text where that has no escapes."""
+    for j, call in enumerate(conversation.messages[index]["tool_calls"]):
+        text = conversation.argument_texts.get((index, j), "\\")
+        yield from (text,) if "\\" not in text else _strings(call["function"]["arguments"])
+        yield call["function"]["name"]
+        yield call.get("id", "")
 
 
 def _strings(value: Any) -> Iterator[str]:

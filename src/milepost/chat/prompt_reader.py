@@ -50,7 +50,8 @@ class History:
     spans: Mapping[int, Span]  # of messages, as far as found
     ends: tuple[int, ...]  # of each message; -1 where not known
     head_text: str  # what all prompts with these system messages and tools begin with, mostly
-    num_unmoved: int = 0  # messages that stand where they did in the known prompt
+    num_shared: int = 0  # messages that the known prompt begins with, too
+    num_unmoved: int = 0  # of these, the first ones that stand where they did
     replies: RepliesFound = NOTHING_FOUND
 
     @property
@@ -89,9 +90,10 @@ class PromptReader:
         num_messages = len(conversation.messages)
         ends = [-1] * num_messages
         spans: dict[int, Span] = {}
-        first = 0
+        num_shared = first = 0
         if known is not None:
-            first = _count_unmoved(known, conversation, text)
+            num_shared = count_shared(known.conversation, conversation)
+            first = _count_unmoved(known, conversation, text, num_shared)
             ends[:first] = known.ends[:first]
             spans = {i: span for i, span in known.spans.items() if i < first}
         if first < num_messages:
@@ -103,7 +105,7 @@ class PromptReader:
             if end >= last_end:
                 ends[i] = last_end = end
         head_text = self._render_head(conversation, text, known)
-        return History(conversation, text, spans, tuple(ends), head_text, first)
+        return History(conversation, text, spans, tuple(ends), head_text, num_shared, first)
 
     def differs_in_history(self, conversation: Conversation) -> bool:
         """See `history_probe.differs_in_history`."""
@@ -191,14 +193,13 @@ def count_shared(one: Conversation, other: Conversation) -> int:
     return num_shared
 
 
-def _count_unmoved(known: History, conversation: Conversation, text: str) -> int:
-    """Return how many messages of a known prompt stand in this one just as they did.
+def _count_unmoved(known: History, conversation: Conversation, text: str, num_shared: int) -> int:
+    """Return how many of the shared messages of a known prompt stand in this one as they did.
 
     Where both texts agree up to the end of a message, this is its end here too: the prompt of the
     conversation up to it, by which ends are defined, is the same.
     """
     num_agreeing = common_prefix(known.text, text)
-    num_shared = count_shared(known.conversation, conversation)
     if num_shared == len(conversation.messages) < len(known.conversation.messages):
         num_shared -= 1  # there, something other than the generation prompt is behind the last one
     for i in reversed(range(num_shared)):
