@@ -5,6 +5,7 @@ nothing but what a turn adds is computed, and the answers are those without a ca
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from tests.processes import RunningServer
 from tests.server.conftest import ONE_THREAD
 
 NUM_SAMPLED = 40
+TOOLS = [{"type": "function", "function": {"name": "read"}}]
+# Not as the template writes it: two spaces, other line breaks.
+CALL_GRAMMAR = (
+    r'root ::= "<think>" [a-z]{5,12} "</think>\n\n<tool_call>\n{\"name\":  \"read\", '
+    r'\"arguments\":{\"path\": \"" [a-z]{3,12} "\"}}\n</tool_call>"'
+)
 FAMILIES = ("chatml", "gemma", "mistral-v3", "falcon3")
 
 Message = dict[str, Any]
@@ -87,6 +94,28 @@ def test_answers_behind_exact_history_are_those_without_a_cache(
     assert cached["facts"]["reused_tokens"] > 0
     assert cached["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
     assert text_of(cached)[:8] == text_of(alone)[:8]
+
+
+def test_a_loop_of_calls_computes_nothing_twice_though_the_client_rewrites_it(
+    start_server: StartServer, tiny_models: dict[models.Kind, Path]
+) -> None:
+    server = start_server(tiny_models["hybrid"], "-np", "1", *ONE_THREAD, "--restore-reasoning")
+    fields = {"tools": TOOLS, "grammar": CALL_GRAMMAR, "max_tokens": 120, "temperature": 1.2}
+    messages: list[Message] = [{"role": "user", "content": "Look at it. " * 20}]
+    held = 0
+    for turn in range(3):
+        answer = ask(server, messages, seed=turn, **fields)
+        assert answer["facts"]["reused_tokens"] >= held
+        assert answer["replies"]["exact"] == turn
+        held = answer["usage"]["prompt_tokens"] + len(answer["choices"][0]["tokens"])
+        reply = answer["choices"][0]["message"]
+        assert reply.pop("reasoning_content")
+        (call,) = reply["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        function = {"arguments": json.dumps(arguments, indent=2), "name": "read"}
+        sent = {"type": "function", "id": f"mine{turn}", "function": function}
+        messages.append({**reply, "tool_calls": [sent]})
+        messages.append({"role": "tool", "tool_call_id": f"mine{turn}", "content": "a file"})
 
 
 def test_a_restart_forgets_no_reply_and_a_clear_does(

@@ -94,14 +94,18 @@ class ReplyKeeper:
 
         Behind it there may be a part of a character, or of a stop string, that nobody saw.
         """
+        is_control = self._vocab.is_control
+        hidden = {token for token in set(tokens) if is_control(token) and not is_shown(token)}
+        pieces = [b"" if token in hidden else self._vocab.piece(token) for token in tokens]
+        if b"".join(pieces).decode("utf-8", "replace") == text:  # nearly always
+            return len(tokens)
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         num_chars = count = 0
-        for i, token in enumerate(tokens):
-            if not self._vocab.is_control(token) or is_shown(token):
-                piece = decoder.decode(self._vocab.piece(token))
-                if not text.startswith(piece, num_chars):
-                    break
-                num_chars += len(piece)
+        for i, piece in enumerate(pieces):
+            new = decoder.decode(piece)
+            if not text.startswith(new, num_chars):
+                break
+            num_chars += len(new)
             if num_chars == len(text) and not decoder.getstate()[0]:
                 count = i + 1
         return count
