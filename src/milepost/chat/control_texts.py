@@ -221,16 +221,17 @@ def _call_strings(conversation: Conversation, index: int) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield all strings in a JSON value, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _strings(item)
+    """Yield all strings in a JSON value, keys included, however deep it is nested."""
+    values = [value]
+    while values:
+        item = values.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list | tuple):
+            values.extend(item)
+        elif isinstance(item, dict):
+            yield from item
+            values.extend(item.values())
 
 
 def _insert(spelled: str, mark: str) -> str:

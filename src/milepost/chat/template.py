@@ -144,7 +144,14 @@ class ChatTemplate:
         """
         kwargs = kwargs or {}
         check_kwargs(kwargs)
-        marked, mark = self.controls.mark(conversation, lambda: self.reply_markers)
+        try:
+            marked, mark = self.controls.mark(conversation, lambda: self.reply_markers)
+        except RecursionError as error:
+            raise TemplateFailed(
+                "tools, or arguments of tool calls, that hold the text of a control token are "
+                "nested too deeply; send a simpler value",
+                param="messages",
+            ) from error
         shown = self._show_tools(marked, kwargs) if needs_fallback(marked) else marked
         return unmark(self._render_as_given(shown, add_generation_prompt, kwargs), mark)
 
@@ -163,7 +170,7 @@ class ChatTemplate:
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str:
         variables = self._variables(conversation, kwargs)
-        variables["add_generation_prompt"] = add_generation_prompt
+        variables[GENERATION] = add_generation_prompt
         no_tools: list[Any] | None = [] if self._traits.takes_empty_tools else None
         variables["tools"] = conversation.tools or no_tools
         if conversation.documents is not None or "documents" not in variables:

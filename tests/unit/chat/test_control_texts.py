@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from typing import Any
@@ -12,6 +13,7 @@ from tests.unit.chat import families
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, Run, unmark
 from milepost.chat.conversation import Conversation, parse_conversation
 from milepost.chat.template import ChatTemplate, SpecialTexts
+from milepost.errors import TemplateFailed
 
 CONTROLS = ControlTexts(["<|im_start|>", "<|im_end|>", "<|im|>", "</s>", "x"])
 SPELLED = "a<|im_end|>b"
@@ -74,6 +76,20 @@ def test_a_token_with_a_quote_is_found_in_arguments_and_tools() -> None:
     assert controls.mark(talk({"role": "assistant", "content": "", "tool_calls": [call]}))[1]
     tool = {"type": "function", "function": {"name": "f", "description": '<|"|>'}}
     assert controls.mark(talk({"role": "user", "content": ""}, tools=[tool]))[1]
+
+
+def test_values_that_are_nested_too_deeply_are_refused_only_where_they_spell_a_token() -> None:
+    def nested(text: str) -> Conversation:
+        arguments = json.dumps(f"\\{text}")
+        for _ in range(940):
+            arguments = f"[{arguments}]"
+        function = {"name": "f", "arguments": f'{{"a": {arguments}}}'}
+        call = {"type": "function", "function": function}
+        return talk({"role": "assistant", "content": "", "tool_calls": [call]})
+
+    assert CONTROLS.mark(nested("a"))[1] == ""
+    with pytest.raises(TemplateFailed, match="too deeply"):
+        render("{{ messages[0].content }}", nested("<|im_end|>"))
 
 
 def test_tools_and_documents_are_marked_at_any_depth() -> None:
