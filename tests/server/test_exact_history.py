@@ -13,7 +13,7 @@ import pytest
 from tests import models
 from tests.conftest import StartServer
 from tests.processes import RunningServer
-from tests.server.conftest import ONE_THREAD
+from tests.server.conftest import ONE_THREAD, wait_until_idle
 
 NUM_SAMPLED = 40
 TOOLS = [{"type": "function", "function": {"name": "read"}}]
@@ -22,6 +22,7 @@ CALL_GRAMMAR = (
     r'root ::= "<think>" [a-z]{5,12} "</think>\n\n<tool_call>\n{\"name\":  \"read\", '
     r'\"arguments\":{\"path\": \"" [a-z]{3,12} "\"}}\n</tool_call>"'
 )
+TURN_END = str(models.token_id(models.TURN_END))
 FAMILIES = ("chatml", "gemma", "mistral-v3", "falcon3")
 
 Message = dict[str, Any]
@@ -116,6 +117,30 @@ def test_a_loop_of_calls_computes_nothing_twice_though_the_client_rewrites_it(
         sent = {"type": "function", "id": f"mine{turn}", "function": function}
         messages.append({**reply, "tool_calls": [sent]})
         messages.append({"role": "tool", "tool_call_id": f"mine{turn}", "content": "a file"})
+
+
+def test_what_a_client_has_seen_before_it_left_is_not_computed_again(
+    start_server: StartServer, tiny_models: dict[models.Kind, Path]
+) -> None:
+    server = start_server(tiny_models["hybrid"], "-np", "1", *ONE_THREAD)
+    messages: list[Message] = [{"role": "user", "content": "Begin here. " * 20}]
+    body = {"messages": messages, "stream": True, "temperature": 1.5, "seed": 3, "max_tokens": 4000}
+    seen: list[str] = []
+    with server.http.stream(
+        "POST", "/v1/chat/completions", json={**body, "logit_bias": {TURN_END: False}}
+    ) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: ") and '"content":"' in line:
+                seen.append(json.loads(line[6:])["choices"][0]["delta"]["content"])
+            if len(seen) > 30:
+                break
+    wait_until_idle(server)
+    messages.append({"role": "assistant", "content": "".join(seen)})
+
+    answer = ask(server, [*messages, {"role": "user", "content": "And on."}])
+
+    assert answer["replies"]["exact"] == 1
+    assert answer["facts"]["prefilled_tokens"] < 60
 
 
 def test_a_restart_forgets_no_reply_and_a_clear_does(

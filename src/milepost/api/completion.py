@@ -104,7 +104,7 @@ class Completion:
         await self._stack.aclose()
         for index in range(self.num_results):
             if index not in self._ends:
-                self._keep(index)  # what the client has seen; the rest comes later, if at all
+                self._keep(index)  # the rest comes later, if at all
 
     @property
     def ends(self) -> list[Finished]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from milepost.chat.reply_events import ContentText, ReplyEvent
-from milepost.chat.reply_meaning import meaning_of_events
-from milepost.chat.reply_store import KeptReply, ReplyStore
+from milepost.chat.reply_meaning import ReplyMeaning, meaning_of_events
+from milepost.chat.reply_store import CutReply, KeptReply, ReplyStore
 from milepost.chat.stream_parser import ReplyParser
 from milepost.chat.vocab import Vocab
 
@@ -47,6 +47,8 @@ class SampledReply:
 
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)  # of texts: characters, tokens
+    num_chars: int = 0
     is_complete: bool = False  # the model has ended it
 
     def add(self, text: str, tokens: Iterable[int]) -> None:
@@ -54,6 +56,8 @@ class SampledReply:
         self.tokens.extend(tokens)
         if text:
             self.texts.append(text)
+            self.num_chars += len(text)
+            self.ends.append((self.num_chars, len(self.tokens)))
 
 
 class ReplyKeeper:
@@ -84,6 +88,7 @@ class ReplyKeeper:
                 bare=meaning.bare_digest,
                 place=context.place,
                 reasoning=meaning.reasoning,
+                cut=None if sampled.is_complete else _find_cut(sampled, text, meaning),
             )
         )
 
@@ -109,3 +114,12 @@ class ReplyKeeper:
             if num_chars == len(text) and not decoder.getstate()[0]:
                 count = i + 1
         return count
+
+
+def _find_cut(sampled: SampledReply, text: str, meaning: ReplyMeaning) -> CutReply | None:
+    """Return where else a client may have stopped to read a reply that broke off in its text."""
+    if meaning.calls or not text.endswith(meaning.content):
+        return None
+    start = len(text) - len(meaning.content)
+    ends = ((num_chars - start, num_tokens) for num_chars, num_tokens in sampled.ends)
+    return CutReply(meaning.content, tuple(end for end in ends if end[0] > 0))

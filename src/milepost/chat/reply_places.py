@@ -144,21 +144,25 @@ class ReplyPlacer:
     def _place_one(self, places: MessagePlaces, index: int, place: bytes) -> PlacedReply:
         message = places.conversation.messages[index]
         said = meaning_of_message(message)
-        meaning = said.digest
-        if not self._store.has_meaning(meaning):
-            return PlacedReply(self._why_unknown(said, place))
         before = places.ends[index - 1] if index else 0
-        reply = self._store.find(meaning, place, places.text, before) if before >= 0 else None
-        if reply is not None:
-            start = before + len(reply.opening)
-            end = (
-                self._find_end(places, index, reply)
-                if places.ends[index] >= 0
-                else self._search_end(places, index, start)
-            )
-            if start <= end and self._says_all(places, index, start, end):
-                return PlacedReply("exact", TokenSpan(start, end, reply.tokens))
-        return PlacedReply("written_differently")
+        if self._store.has_meaning(said.digest):
+            reply = self._store.find(said.digest, place, places.text, before)
+        else:
+            reply = self._find_cut(said, place)
+            if reply is None:
+                return PlacedReply(self._why_unknown(said, place))
+        if reply is None or before < 0 or not places.text.startswith(reply.opening, before):
+            return PlacedReply("written_differently")
+        start = before + len(reply.opening)
+        end = self._find_end(places, index, reply, start)
+        if not start <= end or not self._says_all(places, index, start, end):
+            return PlacedReply("written_differently")
+        return PlacedReply("exact", TokenSpan(start, end, reply.tokens))
+
+    def _find_cut(self, said: ReplyMeaning, place: bytes) -> KeptReply | None:
+        if said.calls or not said.content.strip():
+            return None
+        return self._store.find_cut(said.content.strip(), said.reasoning.strip(), place)
 
     def _why_unknown(self, said: ReplyMeaning, place: bytes) -> ReplyOutcome:
         if not self._store.has_place(place):
@@ -166,9 +170,11 @@ class ReplyPlacer:
         left_out = not said.reasoning and self._store.has_reasoning(said.bare_digest, place)
         return "without_reasoning" if left_out else "changed"
 
-    def _find_end(self, places: MessagePlaces, index: int, reply: KeptReply) -> int:
+    def _find_end(self, places: MessagePlaces, index: int, reply: KeptReply, start: int) -> int:
         """Return where the turn is ended behind the text and the calls of a message; or -1."""
         text, end, trailer = places.text, places.ends[index], places.trailer
+        if end < 0:
+            return self._search_end(places, index, start)
         stop = len(text[:end].rstrip()) if text[end - 1 : end].isspace() else end
         for spelled in self._end_texts:
             if text.endswith(spelled, 0, stop):

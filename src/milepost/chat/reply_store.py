@@ -11,10 +11,20 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 MAX_BYTES = 64 << 20  # arbitrary: some ten million tokens, and their reasoning
+END_BYTES = 120  # two numbers in a tuple
+MAX_TRIMMED_CHARS = 64  # of white space that a client may have trimmed; arbitrary
 OVERHEAD_BYTES = 400  # of a reply, besides tokens and texts; roughly measured
+
+
+@dataclass(frozen=True, slots=True)
+class CutReply:
+    """A reply that was not ended by the model: its client may have got less of it."""
+
+    content: str
+    ends: tuple[tuple[int, int], ...]  # of its increments: characters of the content, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +37,14 @@ class KeptReply:
     bare: bytes  # `ReplyMeaning.bare_digest`
     place: bytes  # `place_after` the message before it
     reasoning: str = ""
+    cut: CutReply | None = field(default=None, compare=False)  # not kept on disk
 
     @property
     def num_bytes(self) -> int:
         """About how much memory it takes."""
         texts = len(self.opening) + 2 * len(self.reasoning)
+        if self.cut is not None:
+            texts += 2 * len(self.cut.content) + END_BYTES * len(self.cut.ends)
         return self.tokens.itemsize * len(self.tokens) + texts + OVERHEAD_BYTES
 
 
@@ -112,6 +125,17 @@ class ReplyStore:
             ]
             return self._choose(found, place)
 
+    def find_cut(self, content: str, reasoning: str, place: bytes) -> KeptReply | None:
+        """Return the beginning of a reply at this place that was cut off; content is trimmed."""
+        with self._lock:
+            replies = [self._replies[number] for number in self._by_place.get(place, ())]
+        for reply in reversed(replies):
+            if reply.cut is not None and reply.reasoning.strip() == reasoning:
+                num_tokens = _count_cut_tokens(reply.cut, content)
+                if num_tokens:
+                    return replace(reply, tokens=reply.tokens[:num_tokens], cut=None)
+        return None
+
     def find_reasoning(self, bare: bytes, place: bytes) -> str:
         """Return the reasoning of a reply that said this at this place; "" if that is not clear."""
         with self._lock:
@@ -158,3 +182,13 @@ class ReplyStore:
             (self._by_bare, reply.bare),
             (self._by_place, reply.place),
         )
+
+
+def _count_cut_tokens(cut: CutReply, content: str) -> int:
+    """Return how many tokens have this trimmed text; 0 if it does not end with an increment."""
+    for num_chars, num_tokens in cut.ends:
+        if num_chars > len(content) + MAX_TRIMMED_CHARS:
+            return 0
+        if num_chars >= len(content) and cut.content[:num_chars].strip() == content:
+            return num_tokens
+    return 0

@@ -59,19 +59,21 @@ def test_each_choice_is_known(api: Api) -> None:
 
 def test_what_a_client_saw_before_it_left_is_known(api: Api) -> None:
     services = api.services()
-    api.engine.steps = (delta("abc"), asyncio.Event())
+    api.engine.steps = (delta("ab"), delta("c"), asyncio.Event())
 
     async def leave() -> None:
         fields = ChatFields.model_validate({"messages": [QUESTION]})
         params = build_params(fields, services, -1)
         prompt = (await prepare_chat_prompt(services, fields, 100)).prompt
         async with plan_completion(services, [prompt], params, RequestRecord()) as completion:
-            async for _ in completion.events():
-                break
+            async for _, event in completion.events():
+                if isinstance(event, Delta) and event.text == "c":
+                    break
 
     asyncio.run(leave())
-    (kept,) = services.replies.replies()
-    assert (kept.meaning, kept.tokens) == (ReplyMeaning("abc").digest, array("i", [*b"abc"]))
+    place = place_after(b"", QUESTION)
+    found = [services.replies.find_cut(text, "", place) for text in ("ab", "abc", "a", "abcd")]
+    assert [each and bytes([*each.tokens]) for each in found] == [b"ab", b"abc", None, None]
 
 
 def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
