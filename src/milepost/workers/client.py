@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
     ChangeSlot,
+    CountMedia,
     Delta,
     Failed,
     Finished,
@@ -39,8 +40,12 @@ from milepost.protocol.messages import (
     GetCache,
     GetStatus,
     LoadProgress,
+    MediaCounts,
+    MediaData,
+    MediaRef,
     Message,
     ModelInfo,
+    NeedMedia,
     PromptProgress,
     Ready,
     ReasoningLimit,
@@ -54,7 +59,7 @@ from milepost.workers.waiting_line import WaitingLine
 
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
-Answer = Status | CacheSummary | CacheChanged | SlotChanged
+Answer = Status | CacheSummary | CacheChanged | SlotChanged | MediaCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,8 @@ class GenerateSpec:
     has_new_tools: bool = False
     constraint: str = ""
     reasoning: ReasoningLimit | None = None
+    media: tuple[MediaRef, ...] = ()
+    media_data: Mapping[bytes, bytes] = field(default_factory=dict)  # by key; sent when asked for
 
     def message(self, request_id: int) -> Generate:
         """Return the message that asks an engine for it."""
@@ -96,6 +103,7 @@ class GenerateSpec:
             has_new_tools=self.has_new_tools,
             constraint=self.constraint,
             reasoning=self.reasoning,
+            media=self.media,
         )
 
 
@@ -144,6 +152,11 @@ class Generation:
     def request_id(self) -> int:
         """The number under which the engine knows it."""
         return self._request_id
+
+    @property
+    def media_data(self) -> Mapping[bytes, bytes]:
+        """The content of its media by key; kept as long as the engine may ask for it."""
+        return self._spec.media_data
 
     @property
     def is_open(self) -> bool:
@@ -232,6 +245,18 @@ class EngineClient:
             raise error_from(answer.error_kind, answer.error)
         return answer
 
+    async def count_media(self, media: Sequence[MediaRef]) -> tuple[int, ...]:
+        """Ask the engine how many tokens each of these takes; as late, and refused, as the others.
+
+        Raises what the engine says: InvalidRequest, NotSupported.
+        """
+        query_id = next(self._ids)
+        answer = await self._query(query_id, CountMedia(query_id=query_id, media=tuple(media)))
+        assert isinstance(answer, MediaCounts)
+        if answer.error_kind:
+            raise error_from(answer.error_kind, answer.error)
+        return answer.counts
+
     async def _query(self, query_id: int, message: Message) -> Answer:
         self._check_ready()
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -273,24 +298,21 @@ class EngineClient:
         """Handle a message of the process."""
         match message:
             case Delta() | PromptProgress() | Finished():
-                if generation := self._generations.get(message.request_id):
-                    generation.put(message)
-                elif generation := self._left.get(message.request_id):
-                    self._take_late(generation, message)
+                self._take_event(message)
+            case NeedMedia():
+                self._send_media(message)
             case Failed():
                 if generation := self._generations.get(message.request_id):
                     generation.put(self._error_of(message, generation))
                 self._left.pop(message.request_id, None)
             case Status():
                 self._answer(message.status_id, message)
-            case CacheSummary() | CacheChanged() | SlotChanged():
+            case CacheSummary() | CacheChanged() | SlotChanged() | MediaCounts():
                 self._answer(message.query_id, message)
             case LoadProgress():
                 self.load_fraction = message.fraction
             case Ready():
-                self.model = message.model
-                self.state = "ready"
-                self.failure = ""
+                self._take_ready(message)
 
     def shut_down(self) -> None:
         """Ask the process to end after its current step."""
@@ -311,10 +333,28 @@ class EngineClient:
         self._left.clear()
         self._waiters.clear()
 
+    def _take_ready(self, message: Ready) -> None:
+        self.model = message.model
+        self.state = "ready"
+        self.failure = ""
+
+    def _take_event(self, message: GenerationEvent) -> None:
+        if generation := self._generations.get(message.request_id):
+            generation.put(message)
+        elif generation := self._left.get(message.request_id):
+            self._take_late(generation, message)
+
     def _take_late(self, generation: Generation, event: GenerationEvent) -> None:
         generation.take_late(event)
         if not generation.is_open:
             del self._left[generation.request_id]
+
+    def _send_media(self, message: NeedMedia) -> None:
+        """Send what the engine asks for; what is not there any more is sent empty."""
+        generation = self._generations.get(message.request_id)
+        known = generation.media_data if generation is not None else {}
+        for key in message.keys:
+            self._send(MediaData(key=key, data=known.get(key, b"")))
 
     def _answer(self, query_id: int, answer: Answer) -> None:
         waiter = self._waiters.get(query_id)
@@ -323,7 +363,8 @@ class EngineClient:
 
     def _error_of(self, message: Failed, generation: Generation) -> MilepostError:
         if message.kind == ContextExceeded.__name__ and self.model is not None:
-            return ContextExceeded(generation.num_prompt_tokens, self.model.num_context_tokens)
+            num_prompt_tokens = message.num_prompt_tokens or generation.num_prompt_tokens
+            return ContextExceeded(num_prompt_tokens, self.model.num_context_tokens)
         return error_from(message.kind, message.message)
 
     def _note_load(self) -> None:
