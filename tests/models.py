@@ -335,7 +335,9 @@ def _add_qwen35_layers(writer: gguf.GGUFWriter, weights: _Weights, shape: Shape)
     _add_attention_sizes(writer, shape)
     writer.add_rope_freq_base(1e7)
     writer.add_rope_dimension_count(shape.head_dim // 4)
-    writer.add_rope_dimension_sections([shape.head_dim // 8, 0, 0, 0])
+    # Of the pairs of components: by time, row and column. For text all three are the same.
+    pairs = shape.head_dim // 8
+    writer.add_rope_dimension_sections([pairs - 2 * (pairs // 4), pairs // 4, pairs // 4, 0])
     writer.add_ssm_conv_kernel(CONV_KERNEL)
     writer.add_ssm_inner_size(shape.delta_state * shape.delta_heads)
     writer.add_ssm_state_size(shape.delta_state)

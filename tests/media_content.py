@@ -1,0 +1,40 @@
+"""Images for tests: random pixels, and the reference that goes with them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from milepost.protocol.messages import MediaRef
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """RGB pixels, row by row."""
+
+    width: int
+    height: int
+    data: bytes
+
+    def ref(self, pos: int = 0) -> MediaRef:
+        """Return what a request says of it."""
+        head = f"image {self.width} {self.height} ".encode()
+        return MediaRef(
+            pos=pos,
+            kind="image",
+            key=hashlib.sha256(head + self.data).digest(),
+            width=self.width,
+            height=self.height,
+        )
+
+    def cut_off(self) -> Image:
+        """Return it with its last row missing, under another key."""
+        return replace(self, data=self.data[: -3 * self.width])
+
+
+def make_image(seed: int, width: int = 96, height: int = 64) -> Image:
+    """Return an image of random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return Image(width, height, pixels.tobytes())
