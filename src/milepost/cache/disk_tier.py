@@ -8,6 +8,7 @@ only `fetch` and `close` wait for the disk.
 from __future__ import annotations
 
 import logging
+import pathlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,6 +113,11 @@ class DiskTier:
         if checkpoint.data is None:
             self._fetch_one(checkpoint)
             self._store.touch([checkpoint.blob_id])
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The folder of its fingerprint."""
+        return self._store.folder
 
     @property
     def is_writing(self) -> bool:

@@ -39,6 +39,7 @@ GROUPS = (
     "Cache",
     "Compute",
     "RoPE and YaRN",
+    "Images and audio",
     "Chat",
     "Sampling",
     "Logging",

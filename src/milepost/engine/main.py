@@ -25,6 +25,7 @@ from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
+from milepost.engine.media_model import load_projector, make_media
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryProbe
 from milepost.engine.slots import choose_num_parked
@@ -103,13 +104,16 @@ def serve(connection: Connection) -> None:
         context = make_context(model, settings, num_parked)
         context.warm_up(Batch(library, 1))
         memory = make_memory(context, settings, num_parked)
+        projector = load_projector(model, settings)
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
     gc.disable()  # a tree of many thousand objects is made: nothing of it is garbage
-    memory = dataclasses.replace(
-        memory, disk=open_disk_tier(settings, library.name, memory.traits, memory.cache)
-    )
+    disk = open_disk_tier(settings, library.name, memory.traits, memory.cache)
+    memory = dataclasses.replace(memory, disk=disk)
+    if projector is not None:
+        media = make_media(projector, settings, memory, connection.wake)
+        memory = dataclasses.replace(memory, media=media)
     connection.use_abort_flag(context.abort_flag)
     info = model_info(memory, settings, time.perf_counter() - started_s)
     send_now(connection, Ready(model=info))
@@ -272,6 +276,9 @@ def model_info(memory: Memory, settings: EngineSettings, load_s: float) -> Model
         num_window_tokens=model.num_window_tokens if traits.kind == "window" else 0,
         device=", ".join(devices) if uses_devices else "CPU",
         load_s=load_s,
+        has_vision=memory.media is not None and memory.media.projector.has_vision,
+        has_audio=memory.media is not None and memory.media.projector.has_audio,
+        audio_sample_rate=memory.media.projector.audio_sample_rate if memory.media else 0,
     )
 
 
