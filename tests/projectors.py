@@ -21,7 +21,12 @@ ProjectorKind = Literal["gemma3", "qwen3vl"]
 WIDTH, LAYERS, FEED_FORWARD, HEADS = 32, 1, 64, 2
 MERGE = 2  # of qwen3vl: so many patches a side become one token
 QUERY_GAIN = 3.0  # sharp attention, as in the models: a part of an image must matter
-KIND_OF: dict[models.Kind, ProjectorKind] = {"window": "gemma3", "hybrid": "qwen3vl"}
+KIND_OF: dict[models.Kind, ProjectorKind] = {
+    "full": "gemma3",
+    "window": "gemma3",
+    "recurrent": "gemma3",
+    "hybrid": "qwen3vl",
+}
 
 
 @dataclass(frozen=True, slots=True)

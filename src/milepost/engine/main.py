@@ -25,7 +25,7 @@ from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
-from milepost.engine.media_model import load_projector, make_media
+from milepost.engine.media_model import choose_probed, load_projector, make_media
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryProbe
 from milepost.engine.slots import choose_num_parked
@@ -40,6 +40,7 @@ from milepost.libllama import (
     ModelParams,
     open_library,
 )
+from milepost.libllama.media import Projector
 from milepost.libllama.state import StateIO
 from milepost.logs import set_up_logging
 from milepost.protocol.framing import front_end_reader
@@ -103,8 +104,8 @@ def serve(connection: Connection) -> None:
         num_parked = choose_parked(model, settings)
         context = make_context(model, settings, num_parked)
         context.warm_up(Batch(library, 1))
-        memory = make_memory(context, settings, num_parked)
         projector = load_projector(model, settings)
+        memory = make_memory(context, settings, num_parked, projector)
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
@@ -234,10 +235,16 @@ def make_context(model: Model, settings: EngineSettings, num_parked: int) -> Con
     )
 
 
-def make_memory(context: Context, settings: EngineSettings, num_parked: int) -> Memory:
+def make_memory(
+    context: Context,
+    settings: EngineSettings,
+    num_parked: int,
+    projector: Projector | None = None,
+) -> Memory:
     """Learn what the context can do, and put the cache beside it."""
     states = StateIO(context, scratch=context.num_sequences - 1)
-    traits = MemoryProbe(context, states, swa_full=settings.swa_full).run()
+    media = choose_probed(projector, context.num_ubatch_tokens) if projector else None
+    traits = MemoryProbe(context, states, swa_full=settings.swa_full, media=media).run()
     logger.info("memory: %s", traits.describe())
     cache_traits = CacheTraits(traits.kind, traits.has_segments, traits.has_states)
     limits = CacheLimits(cache_budget_bytes(settings), max_checkpoints=settings.ctx_checkpoints)

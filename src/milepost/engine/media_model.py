@@ -15,7 +15,9 @@ from milepost.engine.media_worker import MediaWorker
 from milepost.engine.memory import Memory
 from milepost.engine.threads import count_physical_cores
 from milepost.libllama import Model
-from milepost.libllama.media import Projector, ProjectorParams
+from milepost.libllama.media import MediaPiece, MediaSize, Projector, ProjectorParams
+
+PROBED = (64, 48)  # pixels; small, and with more columns than rows
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,18 @@ def load_projector(model: Model, settings: EngineSettings) -> Projector | None:
     ]
     logger.info("projector: takes %s", " and ".join(kinds))
     return projector
+
+
+def choose_probed(projector: Projector, num_ubatch_tokens: int) -> MediaPiece | None:
+    """Return what stands for media when it is tried what the context's memory can do.
+
+    None where even a small one does not fit into a micro-batch.
+    """
+    rate = projector.audio_sample_rate
+    size = MediaSize("image", *PROBED) if projector.has_vision else MediaSize("audio", 0, 0, rate)
+    pieces = [piece for piece in projector.lay_out(size) if isinstance(piece, MediaPiece)]
+    fitting = [piece for piece in pieces if piece.num_tokens <= num_ubatch_tokens]
+    return min(fitting, key=lambda piece: piece.num_tokens, default=None)
 
 
 def make_media(
