@@ -287,22 +287,40 @@ class WakingConnection(FakeConnection):
 
 
 @dataclass
-class InlineWorker:
-    """What `MediaWorker` does, at once: a walk with the same seed is the same walk."""
+class SteppedWorker:
+    """What `MediaWorker` does, without a thread: a walk with the same seed is the same walk.
+
+    Jobs are done at once, or when `work` is called.
+    """
 
     projector: Projector
     connection: WakingConnection
+    waits: bool = False
+    jobs: list[Job] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     has_files: bool = False
 
     def submit(self, job: Job) -> None:
-        assert job.data is not None
-        self.done.append(Done(job, self.projector.encode(job.size, job.data)))
+        self.jobs.append(job)
+        if not self.waits:
+            self.work()
+
+    def work(self) -> None:
+        """Do all jobs that were not cancelled."""
+        for job in self.jobs:
+            assert job.data is not None
+            if job.is_cancelled:
+                self.done.append(Done(job))
+            else:
+                self.done.append(Done(job, self.projector.encode(job.size, job.data)))
+        self.jobs.clear()
         self.connection.wake()
 
     def collect(self) -> list[Done]:
         done, self.done = self.done, []
         return done
+
+    def clear(self) -> None: ...
 
     def close(self) -> bool:
         """Leave the projector to whoever opened it."""
@@ -316,6 +334,7 @@ class WatchedMedia:
     projector: Projector
     images: list[Image]
     budget_bytes: int  # of their embeddings
+    waits: bool = False  # until `SteppedWorker.work` is called
 
 
 @contextlib.contextmanager
@@ -356,7 +375,7 @@ def media_model(
     """Return what the engine has of a projector."""
     return MediaModel(
         projector=media.projector,
-        worker=InlineWorker(media.projector, connection),  # type: ignore[arg-type]
+        worker=SteppedWorker(media.projector, connection, media.waits),  # type: ignore[arg-type]
         identity=b"walk",
         budget_bytes=media.budget_bytes,
         num_ubatch_tokens=num_ubatch_tokens,

@@ -6,11 +6,13 @@ loop, which handles what a batch that fails means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
+from milepost.engine.media_prompt import MediaSpan
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.scheduler import BatchLimits, MediaWork, Share, StepPlan, Work, plan_step
-from milepost.engine.sequence import Choice
+from milepost.engine.sequence import Choice, Request
 from milepost.engine.slots import SlotTable
 from milepost.libllama import Batch, Context
 from milepost.libllama.media_batch import MediaBatch
@@ -67,6 +69,33 @@ class Batches:
         )
         batch.fill(slot.seq_id, wants_last=slot.num_tokens + end == choice.num_tokens)
         self._context.decode_media(batch, is_causal=span.piece.is_causal)
+
+    def note_media(self, share: Share, choice: Choice) -> Share | None:
+        """Note that a part of a media was computed; return the share of all of it at its end."""
+        slot = self._slots[share.slot_id]
+        span = choice.request.span_at(slot.num_tokens)
+        assert span is not None
+        slot.num_partial += share.num_tokens
+        is_whole = slot.num_partial == span.piece.num_tokens
+        return dataclasses.replace(share, num_tokens=slot.num_partial) if is_whole else None
+
+    def find_needs(self, choices: Iterable[Choice]) -> list[tuple[Request, tuple[MediaSpan, ...]]]:
+        """Return the media that running choices have yet to compute."""
+        return [
+            (choice.request, choice.request.spans_from(self._slots[choice.slot_id].num_tokens))
+            for choice in choices
+            if choice.request.spans and choice.state == "running"
+        ]
+
+    def is_abortable(self, shares: Sequence[Share]) -> bool:
+        """Return whether the cancellation of one request may stop a batch in the middle.
+
+        An abort loses the micro-batch that it hits, and would lose tokens of every other request in
+        the batch. So only a prefill of several micro-batches that is alone is aborted; any other
+        batch is computed to its end, for the same request is likely to come again
+        (docs/decisions/0002).
+        """
+        return len(shares) == 1 and shares[0].num_tokens > self._limits.num_ubatch_tokens
 
     def _find_work(self, choice: Choice) -> Work | None:
         """Return what a choice has to compute next; None while it waits for a media."""

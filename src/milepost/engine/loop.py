@@ -8,7 +8,6 @@ paused and goes on later; a running request never fails for lack of cells.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -193,15 +192,10 @@ class Loop:
             self._finish(choice, "cancelled")
 
     def _fail(self, request_id: int, error: MilepostError) -> None:
+        num_tokens = error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
+        kind, text = type(error).__name__, str(error)
         self._connection.send(
-            Failed(
-                request_id=request_id,
-                kind=type(error).__name__,
-                message=str(error),
-                num_prompt_tokens=(
-                    error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
-                ),
-            )
+            Failed(request_id=request_id, kind=kind, message=text, num_prompt_tokens=num_tokens)
         )
 
     def _send_status(self, status_id: int) -> None:
@@ -226,15 +220,8 @@ class Loop:
 
     def _serve_media(self) -> None:
         """Get on with the media that running requests need; end those that cannot have them."""
-        needs = [
-            (choice.request, choice.request.spans_from(self._slots[choice.slot_id].num_tokens))
-            for choice in self._running
-            if choice.request.spans and choice.state == "running"
-        ]
-        for request, error in self._media.serve(needs):
-            self._fail(request.request_id, error)
-            for choice in list(request.choices):
-                self._end(choice)
+        for request, error in self._media.serve(self._batches.find_needs(self._running)):
+            self._fail_request(request, error)
 
     def _answer_known(self, request: Request, logits: np.ndarray) -> None:
         """Go on where nothing of a prompt has to be computed."""
@@ -247,11 +234,8 @@ class Loop:
 
     def _compute(self, shares: list[Share]) -> bool:
         """Compute a batch; False when it was not computed and the next step must plan anew."""
-        return self._carry_out(
-            shares,
-            lambda: self._batches.decode(shares, self._running),
-            self._find_abortable(shares),
-        )
+        owner = self._choice_of(shares[0]) if self._batches.is_abortable(shares) else None
+        return self._carry_out(shares, lambda: self._batches.decode(shares, self._running), owner)
 
     def _compute_media(self, share: Share) -> bool:
         """Compute a part of a media; False as in `_compute`."""
@@ -285,18 +269,6 @@ class Loop:
         self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
         return True
 
-    def _find_abortable(self, shares: list[Share]) -> Choice | None:
-        """Return the choice whose cancellation may stop a batch in the middle, if there is one.
-
-        An abort loses the micro-batch that it hits, and would lose tokens of every other request in
-        the batch. So only a prefill of several micro-batches that is alone is aborted; any other
-        batch is computed to its end, for the same request is likely to come again
-        (docs/decisions/0002).
-        """
-        if len(shares) != 1 or shares[0].num_tokens <= self._limits.num_ubatch_tokens:
-            return None
-        return self._choice_in(shares[0].slot_id)
-
     def _make_room(self) -> None:
         """Free cells: of an idle slot, or else of the youngest choice, which is paused.
 
@@ -320,7 +292,7 @@ class Loop:
     def _keep_aborted(self, shares: list[Share]) -> None:
         """Bring the slot of an aborted prefill in line with what the context still holds."""
         for share in shares:
-            slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
+            slot, choice = self._slots[share.slot_id], self._choice_of(share)
             num_kept = self._context.pos_max(slot.seq_id) + 1 - slot.num_positions
             end = slot.num_tokens + num_kept  # what is aborted is text: a position each
             self._statistics.num_prefilled_tokens += end - slot.num_tokens
@@ -332,9 +304,13 @@ class Loop:
         for share in shares:
             self._slots.clear(self._slots[share.slot_id])
         for request in {id(c.request): c.request for c in map(self._choice_of, shares)}.values():
-            self._fail(request.request_id, error)
-            for choice in list(request.choices):
-                self._end(choice)
+            self._fail_request(request, error)
+
+    def _fail_request(self, request: Request, error: MilepostError) -> None:
+        """End a request that has begun."""
+        self._fail(request.request_id, error)
+        for choice in list(request.choices):
+            self._end(choice)
 
     # --- after the batch -----------------------------------------------------------------
 
@@ -347,17 +323,12 @@ class Loop:
 
     def _advance_media(self, share: Share) -> None:
         """Do the same for a media when its last part was computed."""
-        slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
-        span = choice.request.span_at(slot.num_tokens)
-        assert span is not None
-        slot.num_partial += share.num_tokens
-        if slot.num_partial == span.piece.num_tokens:
-            whole = dataclasses.replace(share, num_tokens=slot.num_partial)
+        if whole := self._batches.note_media(share, self._choice_of(share)):
             self._advance_one(whole, share.num_tokens - 1)
 
     def _advance_one(self, share: Share, row: int) -> None:
         """Do it for one share, whose last token has this row in the batch."""
-        slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
+        slot, choice = self._slots[share.slot_id], self._choice_of(share)
         end = slot.num_tokens + share.num_tokens
         choice.request.note_computed(slot.num_tokens, end)
         self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
@@ -431,8 +402,5 @@ class Loop:
                 other.state = "running"
                 self._restorer.refill(self._slots[other.slot_id], other.known_tokens)
 
-    def _choice_in(self, slot_id: int) -> Choice:
-        return next(choice for choice in self._running if choice.slot_id == slot_id)
-
     def _choice_of(self, share: Share) -> Choice:
-        return self._choice_in(share.slot_id)
+        return next(choice for choice in self._running if choice.slot_id == share.slot_id)

@@ -186,8 +186,7 @@ class MediaFeed:
         """End the thread."""
         for job in self._jobs.values():
             job.is_cancelled = True
-        if self._model is not None:
-            self._model.worker.close()
+        if self._model is not None and self._model.worker.close():
             self._model.projector.close()
 
     def _hand_over(self, request: Request, key: bytes, embeddings: Embeddings) -> None:

@@ -14,6 +14,7 @@ from milepost.engine.media_feed import MediaModel
 from milepost.engine.media_worker import MediaWorker
 from milepost.engine.memory import Memory
 from milepost.engine.threads import count_physical_cores
+from milepost.errors import ConfigurationError
 from milepost.libllama import Model
 from milepost.libllama.media import MediaPiece, MediaSize, Projector, ProjectorParams
 
@@ -26,6 +27,7 @@ def load_projector(model: Model, settings: EngineSettings) -> Projector | None:
     """Load the projector that is named, if one is. Raises ModelFileError or ConfigurationError."""
     if not settings.projector_path:
         return None
+    check_image_tokens(settings.image_min_tokens, settings.image_max_tokens)
     threads = settings.threads if settings.threads > 0 else count_physical_cores()
     params = ProjectorParams(
         use_gpu=settings.mmproj_offload and settings.n_gpu_layers != 0,
@@ -42,6 +44,15 @@ def load_projector(model: Model, settings: EngineSettings) -> Projector | None:
     ]
     logger.info("projector: takes %s", " and ".join(kinds))
     return projector
+
+
+def check_image_tokens(least: int, most: int) -> None:
+    """Raise ConfigurationError unless an image can have that many tokens; -1: as it likes."""
+    if 0 in (least, most) or 0 < most < least:
+        raise ConfigurationError(
+            f"--image-min-tokens is {least} and --image-max-tokens {most}: give two "
+            "numbers above 0, the first not the larger, or leave them to the projector with -1"
+        )
 
 
 def choose_probed(projector: Projector, num_ubatch_tokens: int) -> MediaPiece | None:

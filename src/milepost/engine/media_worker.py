@@ -17,6 +17,8 @@ from milepost.cache.embedding_files import EmbeddingFiles, Embeddings
 from milepost.errors import MilepostError, NativeCallFailed
 from milepost.libllama.media import MediaSize
 
+CLOSE_S = 5.0  # arbitrary; less than the supervisor waits
+
 Encode = Callable[[MediaSize, bytes], Embeddings]
 
 logger = logging.getLogger(__name__)
@@ -81,10 +83,14 @@ class MediaWorker:
         if self._files is not None:
             self._jobs.put(self._files.clear)
 
-    def close(self) -> None:
-        """End the thread after the jobs that wait; cancel them first for a quick end."""
+    def close(self) -> bool:
+        """End the thread after the jobs that wait; cancel them first for a quick end.
+
+        Returns False where it still encodes: that cannot be stopped, and ends with the process.
+        """
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -1,0 +1,170 @@
+"""While an image is fetched and encoded everybody else goes on, and nobody waits in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import models
+from tests.engine.running import prompt_tokens
+from tests.engine.watching import SteppedWorker, WatchedEngine, WatchedMedia, watched_engine
+from tests.media_content import Image, make_image
+from tests.projectors import KIND_OF, write_projector
+
+from milepost.config import EngineSettings
+from milepost.libllama import Model, ModelParams, open_library
+from milepost.libllama.media import Projector, ProjectorParams
+
+ONE, TWO, LARGE = make_image(1), make_image(2), make_image(3, 256, 256)
+NUM_LARGE_TOKENS = 256  # of the hybrid's projector
+MAX_STEPS = 300
+
+
+@pytest.fixture
+def engine(tiny_models: dict[models.Kind, Path], tmp_path: Path) -> Iterator[WatchedEngine]:
+    """An engine on the hybrid whose images are encoded when a test says so."""
+    path = write_projector(KIND_OF["hybrid"], tmp_path / "projector.gguf")
+    settings = EngineSettings(
+        ctx_size=2048, parallel=2, batch_size=128, ubatch_size=64, threads=1, parked_slots=0
+    )
+    with Model(open_library(), tiny_models["hybrid"], ModelParams()) as model:
+        projector = Projector(model, path, ProjectorParams(use_gpu=False, num_threads=1))
+        media = WatchedMedia(projector, [ONE, TWO, LARGE], 1 << 20, waits=True)
+        with watched_engine(model, settings, 64 << 20, media) as engine:
+            yield engine
+        projector.close()
+
+
+def worker(engine: WatchedEngine) -> SteppedWorker:
+    assert engine.memory.media is not None
+    found = engine.memory.media.worker
+    assert isinstance(found, SteppedWorker)
+    return found
+
+
+def send(engine: WatchedEngine, seed: int, image: Image | None = None, **fields: Any) -> int:
+    """Send 80 tokens with an image in their middle."""
+    media = (image.ref(40),) if image else ()
+    return engine.send(prompt_tokens(80, seed), media=media, **{"max_tokens": 4, **fields})
+
+
+def step_until_encoding(engine: WatchedEngine) -> None:
+    for _ in range(MAX_STEPS):
+        if worker(engine).jobs:
+            return
+        engine.step()
+    raise AssertionError("nothing is to be encoded")
+
+
+def held(engine: WatchedEngine) -> int:
+    """Return how many tokens the first running choice holds."""
+    loop = engine.loop
+    return loop._slots[loop._running[0].slot_id].num_tokens
+
+
+def test_the_text_before_an_image_is_computed_meanwhile(engine: WatchedEngine) -> None:
+    number = send(engine, 1, ONE)
+    step_until_encoding(engine)
+    assert held(engine) == 40 + 11
+    worker(engine).work()
+    engine.wait(number)
+    assert len(engine.replies[number].tokens) == 4
+
+
+def test_a_stream_goes_on_while_an_image_is_encoded(engine: WatchedEngine) -> None:
+    waiting = send(engine, 2, ONE)
+    step_until_encoding(engine)
+
+    other = send(engine, 3, max_tokens=20)
+    engine.wait(other)
+
+    assert engine.replies[waiting].finished is None
+    worker(engine).work()
+    engine.wait(waiting)
+
+
+def test_a_stream_goes_on_between_the_parts_of_an_image(engine: WatchedEngine) -> None:
+    stream = send(engine, 4, max_tokens=60)
+    while not engine.replies[stream].tokens:
+        engine.step()
+    number = send(engine, 5, LARGE)
+    step_until_encoding(engine)
+    worker(engine).work()
+    counts = []
+    while engine.replies[number].finished is None:
+        engine.step()
+        counts.append(len(engine.replies[stream].tokens))
+    # The large image alone takes several micro-batches, and each step has a token of the stream.
+    assert counts[-1] - counts[0] >= NUM_LARGE_TOKENS // 64
+    assert all(later - before <= 1 for before, later in zip(counts, counts[1:], strict=False))
+    engine.wait(stream)
+
+
+def test_one_that_leaves_while_its_image_is_encoded_leaves_the_slot(engine: WatchedEngine) -> None:
+    number = send(engine, 6, ONE)
+    step_until_encoding(engine)
+    (job,) = worker(engine).jobs
+
+    engine.cancel(number)
+    engine.wait(number)
+    engine.connection.wake()  # type: ignore[attr-defined]
+    engine.step()
+
+    assert job.is_cancelled
+    worker(engine).work()
+    engine.check_idle()
+    again = send(engine, 6, ONE)
+    step_until_encoding(engine)
+    worker(engine).work()
+    engine.wait(again)
+    assert engine.replies[again].num_cached == 40 + 11
+
+
+def test_a_large_image_that_is_left_half_way_is_computed_again(engine: WatchedEngine) -> None:
+    number = send(engine, 7, LARGE)
+    step_until_encoding(engine)
+    worker(engine).work()
+    while not engine.loop._slots.slots[0].num_partial:
+        engine.step()
+    engine.cancel(number)
+    engine.wait(number)
+    engine.check_idle()
+
+    again = send(engine, 7, LARGE)
+    engine.wait(again)
+
+    assert engine.replies[again].num_cached == 40 + 11
+    assert worker(engine).jobs == []
+
+
+def test_another_is_asked_when_the_one_that_was_asked_has_left(engine: WatchedEngine) -> None:
+    contents, engine.contents = engine.contents, {}
+    engine.contents[ONE.ref().key] = b""  # not answered: it is taken out of the inbox below
+    first, second = send(engine, 8, ONE), send(engine, 9, ONE)
+    engine.step()
+    asked = [m for m in engine.connection.inbox if type(m).__name__ == "MediaData"]
+    assert len(asked) == 1
+    engine.connection.inbox.remove(asked[0])
+    engine.contents = contents
+
+    engine.cancel(first)
+    engine.wait(first)
+    step_until_encoding(engine)
+    worker(engine).work()
+    engine.wait(second)
+
+    assert engine.num_asked == 2
+    assert len(engine.replies[second].tokens) == 4
+
+
+def test_what_was_encoded_is_not_asked_for_again(engine: WatchedEngine) -> None:
+    for seed in (10, 11):
+        number = send(engine, seed, TWO)
+        while engine.replies[number].finished is None:
+            engine.step()
+            worker(engine).work()
+    assert engine.num_asked == 1
+    totals = engine.loop._media.totals
+    assert (totals.num_encoded, totals.num_reused) == (1, 1)
