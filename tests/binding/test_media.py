@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import models
-from tests.media_content import Image, make_image
-from tests.projectors import KIND_OF, write_projector
+from tests.media_content import Image, make_image, make_sound
+from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
 from milepost.errors import ConfigurationError, InvalidRequest, LibraryMismatch, ModelFileError
 from milepost.libllama import Batch, Context, ContextParams, Library, Model
@@ -106,7 +106,7 @@ class Bench:
         return np.array_equal(found, expected)
 
 
-@pytest.fixture(params=sorted(KIND_OF))
+@pytest.fixture(params=["window", "hybrid"])
 def bench(
     request: pytest.FixtureRequest,
     load_model: LoadModel,
@@ -236,6 +236,29 @@ def test_a_kind_that_the_projector_lacks_is_refused(
     assert (projector.has_vision, projector.has_audio) == (True, False)
     with pytest.raises(InvalidRequest, match="takes no audio"):
         projector.lay_out(MediaSize("audio", num_samples=16000))
+
+
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+def test_audio_takes_a_position_for_each_token(
+    load_model: LoadModel, kind: models.Kind, tmp_path: Path
+) -> None:
+    path = write_audio_projector(tmp_path / "audio.gguf")
+    params = ProjectorParams(use_gpu=False, num_threads=1)
+    projector = Projector(load_model(kind), path, params)
+    sound = make_sound(1, 16000 * 31)  # more than the half minute that is encoded at once
+
+    pieces = projector.lay_out(sound.size)
+    found = projector.encode(sound.size, sound.data)
+
+    assert (projector.has_vision, projector.has_audio) == (False, True)
+    assert projector.audio_sample_rate == 16000
+    assert [p.num_positions for p in pieces if isinstance(p, MediaPiece)] == [25, 25]
+    assert pieces[0].positions(7)[0].tolist() == list(range(7, 32))  # type: ignore[union-attr]
+    assert [one.shape for one in found] == [(25, 64), (25, 64)]
+    for num_samples in (0, 1):
+        with pytest.raises(InvalidRequest, match=f"has {num_samples} samples"):
+            projector.lay_out(MediaSize("audio", num_samples=num_samples))
+    projector.close()
 
 
 def test_a_projector_for_another_model_is_refused(load_model: LoadModel, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests import models
 from tests.engine.conftest import Engines
 from tests.engine.running import Answer, RunningEngine, check_same, prompt_tokens, running_engine
-from tests.media_content import Image, make_image
-from tests.projectors import KIND_OF, write_projector
+from tests.media_content import Content, Image, make_image, make_sound
+from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
 from milepost.errors import InvalidRequest
 from milepost.protocol.messages import CacheReport, MediaRef
@@ -22,7 +22,7 @@ ONE, TWO, THREE = make_image(1), make_image(2), make_image(3)
 BEGIN_TOKENS: dict[models.Kind, int] = {"window": 13, "hybrid": 11, "full": 13, "recurrent": 13}
 NUM_TOKENS: dict[models.Kind, int] = {"window": 29, "hybrid": 45, "full": 29, "recurrent": 29}
 
-Places = Sequence[tuple[int, Image]]  # index in the text before which an image stands
+Places = Sequence[tuple[int, Content]]  # index in the text before which an image stands
 Projectors = Mapping[models.Kind, Path]
 
 
@@ -245,3 +245,24 @@ def test_an_image_that_must_fit_into_a_micro_batch_is_refused(
         with pytest.raises(InvalidRequest, match="--ubatch-size 4 or more"):
             engine.ask(**fields(prompt_tokens(50, seed=17), [(20, ONE)]))
         assert engine.ask(prompt_tokens(50, seed=17), **FIELDS).reason == "limit"
+
+
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+def test_audio_is_reused_like_images(
+    tiny_models: dict[models.Kind, Path], kind: models.Kind, tmp_path: Path
+) -> None:
+    path = write_audio_projector(tmp_path / "audio.gguf")
+    short, long = make_sound(1), make_sound(2, 16000 * 31)
+    prompt = prompt_tokens(100, seed=18)
+    with running_engine(tiny_models[kind], parallel=1, mmproj=str(path)) as engine:
+        assert engine.client.model is not None
+        assert engine.client.model.has_audio
+        assert engine.client.model.audio_sample_rate == 16000
+        first = ask(engine, prompt, [(50, short), (100, long)])  # it has no mark behind its end
+        again = ask(engine, prompt, [(50, short), (100, long)])
+        other = ask(engine, prompt, [(50, short), (100, make_sound(3, 16000 * 31))])
+
+    assert first.end.num_prompt_tokens == 100 + 25 + 50
+    assert again.end.timings.prompt_n == 0
+    assert other.end.timings.cache_n == 125
+    assert report(other).num_media_encoded == 1

@@ -16,9 +16,9 @@ import pytest
 from tests import models
 from tests.engine.walking import Prompt, Walk
 from tests.engine.watching import WatchedEngine, WatchedMedia, watched_engine
-from tests.media_content import make_image
+from tests.media_content import Content, make_image, make_sound
 from tests.oracles.greedy_oracle import GreedyOracle, MediaOracle
-from tests.projectors import KIND_OF, write_projector
+from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
 from milepost.config import EngineSettings
 from milepost.engine.checkpointing import MIN_TOKENS
@@ -51,7 +51,10 @@ TIGHT_BYTES: dict[models.Kind, int] = {
 
 
 # With rows and columns the last one has more tokens than a micro-batch.
-IMAGES = [make_image(1), make_image(2), make_image(3, 48, 48), make_image(4, 160, 144)]
+IMAGES: list[Content] = [
+    *(make_image(1), make_image(2), make_image(3, 48, 48), make_image(4, 160, 144)),
+]
+SOUNDS: list[Content] = [make_sound(1), make_sound(2, 16000 * 31)]  # the second is two pieces
 TIGHT_MEDIA_BYTES = 20_000  # of embeddings: one or two images
 
 
@@ -247,7 +250,21 @@ def test_a_walk_with_images_never_answers_otherwise(
     take_walk(tiny_models[kind], case, projector_path)
 
 
-def take_walk(path: Path, case: WalkCase, projector_path: Path | None = None) -> None:
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+def test_a_walk_with_audio_never_answers_otherwise(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path, kind: models.Kind
+) -> None:
+    projector_path = write_audio_projector(tmp_path / "projector.gguf")
+    case = WalkCase(kind, 8, 3, AMPLE_BYTES)
+    take_walk(tiny_models[kind], case, projector_path, SOUNDS)
+
+
+def take_walk(
+    path: Path,
+    case: WalkCase,
+    projector_path: Path | None = None,
+    contents: list[Content] = IMAGES,
+) -> None:
     """Do all steps of a walk; an error says what was done before it."""
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(Model(open_library(), path, ModelParams()))
@@ -256,7 +273,7 @@ def take_walk(path: Path, case: WalkCase, projector_path: Path | None = None) ->
             projector = Projector(model, projector_path, ProjectorParams(False, 1))
             stack.callback(projector.close)
             budget_bytes = AMPLE_BYTES if case.is_ample else TIGHT_MEDIA_BYTES
-            media = WatchedMedia(projector, IMAGES, budget_bytes)
+            media = WatchedMedia(projector, contents, budget_bytes)
         walking = stack.enter_context(walker(model, case, media))
         for _ in range(NUM_STEPS):
             try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests import models
-from tests.media_content import Image
+from tests.media_content import Content
 
 from milepost.protocol.messages import Boundary, BoundaryKind, MediaRef
 
@@ -97,7 +97,7 @@ class Walk:
     conversations: list[Conversation] = field(default_factory=list)
     current: int = 0
     done: list[str] = field(default_factory=list)  # what was done so far, for people
-    images: list[Image] = field(default_factory=list)  # that stand in messages, if there are any
+    images: list[Content] = field(default_factory=list)  # in messages, if there are any; or audio
 
     def __post_init__(self) -> None:
         self.systems = [Message("system", self._text(40, 90)) for _ in range(2)]

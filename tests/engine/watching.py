@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tests.engine.running import GREEDY
 from tests.engine.test_loop import FakeConnection
-from tests.media_content import Image
+from tests.media_content import Content
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
@@ -329,10 +329,10 @@ class SteppedWorker:
 
 @dataclass(frozen=True)
 class WatchedMedia:
-    """A projector, and the images that may come."""
+    """A projector, and the images or pieces of audio that may come."""
 
     projector: Projector
-    images: list[Image]
+    images: list[Content]
     budget_bytes: int  # of their embeddings
     waits: bool = False  # until `SteppedWorker.work` is called
 

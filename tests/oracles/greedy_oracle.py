@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tests.media_content import Image
+from tests.media_content import Content
 
 from milepost.engine.media_prompt import MediaSpan
 from milepost.libllama import Batch, Context
-from milepost.libllama.media import MediaSize, Projector
+from milepost.libllama.media import Projector
 from milepost.libllama.media_batch import MediaBatch
 
 
@@ -87,9 +87,9 @@ class GreedyOracle:
 
 
 class MediaOracle:
-    """Encodes images by itself."""
+    """Encodes images and audio by itself."""
 
-    def __init__(self, projector: Projector, images: Sequence[Image]) -> None:
+    def __init__(self, projector: Projector, images: Sequence[Content]) -> None:
         self._projector = projector
         self._images = {image.ref().key: image for image in images}
         self._encoded: dict[bytes, list[np.ndarray]] = {}
@@ -98,8 +98,7 @@ class MediaOracle:
         """Return the embeddings of a piece of an image."""
         image = self._images[span.ref.key]
         if span.ref.key not in self._encoded:
-            size = MediaSize("image", image.width, image.height)
-            self._encoded[span.ref.key] = self._projector.encode(size, image.data)
+            self._encoded[span.ref.key] = self._projector.encode(image.size, image.data)
         return self._encoded[span.ref.key][span.index]
 
 
