@@ -13,7 +13,7 @@ from tests.engine.running import Answer, RunningEngine, check_same, prompt_token
 from tests.media_content import Content, Image, make_image, make_sound
 from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
-from milepost.errors import InvalidRequest
+from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.protocol.messages import CacheReport, MediaRef
 
 FIELDS: dict[str, Any] = {"max_tokens": 4, "num_logprobs": 10}
@@ -266,3 +266,31 @@ def test_audio_is_reused_like_images(
     assert again.end.timings.prompt_n == 0
     assert other.end.timings.cache_n == 125
     assert report(other).num_media_encoded == 1
+
+
+def test_a_projector_that_does_not_fit_is_no_engine(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path
+) -> None:
+    path = write_projector("gemma3", tmp_path / "wide.gguf", text_width=96)
+    with (
+        pytest.raises(ConfigurationError, match=r"wide\.gguf cannot be used as a projector"),
+        running_engine(tiny_models["full"], mmproj=str(path)),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigurationError, match="--image-max-tokens 5"),
+        running_engine(
+            tiny_models["full"], mmproj=str(path), image_min_tokens=9, image_max_tokens=5
+        ),
+    ):
+        pass
+
+
+def test_no_mmproj_is_stronger_than_a_file(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path
+) -> None:
+    with running_engine(
+        tiny_models["full"], mmproj=str(tmp_path / "none"), mmproj_auto=False
+    ) as engine:
+        assert engine.client.model is not None
+        assert not engine.client.model.has_vision
