@@ -250,6 +250,16 @@ def test_a_walk_with_images_never_answers_otherwise(
     take_walk(tiny_models[kind], case, projector_path)
 
 
+@pytest.mark.parametrize(("num_slots", "is_ample"), SEEDS)
+def test_a_walk_cuts_back_around_images_of_rows_and_columns(
+    tmp_path: Path, num_slots: int, is_ample: bool
+) -> None:
+    path = models.write_model("full_rows", tmp_path / "model.gguf", shape=models.SQUARE)
+    budget_bytes = AMPLE_BYTES if is_ample else TIGHT_BYTES["full"]
+    case = WalkCase("full", SEEDS[num_slots, is_ample], num_slots, budget_bytes)
+    take_walk(path, case, write_projector("qwen3vl", tmp_path / "projector.gguf"))
+
+
 @pytest.mark.parametrize("kind", ["full", "hybrid"])
 def test_a_walk_with_audio_never_answers_otherwise(
     tiny_models: dict[models.Kind, Path], tmp_path: Path, kind: models.Kind
