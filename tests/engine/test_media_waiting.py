@@ -10,12 +10,13 @@ import pytest
 from tests import models
 from tests.engine.running import prompt_tokens
 from tests.engine.watching import SteppedWorker, WatchedEngine, WatchedMedia, watched_engine
-from tests.media_content import Image, make_image
-from tests.projectors import KIND_OF, write_projector
+from tests.media_content import Content, make_image, make_sound
+from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
 from milepost.config import EngineSettings
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.media import Projector, ProjectorParams
+from milepost.protocol.messages import CountMedia
 
 ONE, TWO, LARGE = make_image(1), make_image(2), make_image(3, 256, 256)
 NUM_LARGE_TOKENS = 256  # of the hybrid's projector
@@ -44,7 +45,7 @@ def worker(engine: WatchedEngine) -> SteppedWorker:
     return found
 
 
-def send(engine: WatchedEngine, seed: int, image: Image | None = None, **fields: Any) -> int:
+def send(engine: WatchedEngine, seed: int, image: Content | None = None, **fields: Any) -> int:
     """Send 80 tokens with an image in their middle."""
     media = (image.ref(40),) if image else ()
     return engine.send(prompt_tokens(80, seed), media=media, **{"max_tokens": 4, **fields})
@@ -168,3 +169,31 @@ def test_what_was_encoded_is_not_asked_for_again(engine: WatchedEngine) -> None:
     assert engine.num_asked == 1
     totals = engine.loop._media.totals
     assert (totals.num_encoded, totals.num_reused) == (1, 1)
+
+
+def test_audio_that_is_laid_out_holds_up_nobody(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path
+) -> None:
+    """That takes as long as computing its spectrum, so it is done where encoding is."""
+    path = write_audio_projector(tmp_path / "projector.gguf")
+    settings = EngineSettings(ctx_size=1024, parallel=2, batch_size=128, ubatch_size=64, threads=1)
+    sound = make_sound(1)
+    with Model(open_library(), tiny_models["hybrid"], ModelParams()) as model:
+        projector = Projector(model, path, ProjectorParams(use_gpu=False, num_threads=1))
+        media = WatchedMedia(projector, [sound], 1 << 20, waits=True)
+        with watched_engine(model, settings, 64 << 20, media) as engine:
+            waiting, left = send(engine, 20, sound), send(engine, 21, sound)
+            engine.connection.inbox.append(CountMedia(query_id=5, media=(sound.ref(),)))
+            other = send(engine, 22)
+            engine.wait(other)
+            assert not engine.replies[waiting].spans
+            engine.cancel(left)
+            engine.wait(left)
+            worker(engine).work()
+            step_until_encoding(engine)
+            worker(engine).work()
+            engine.wait(waiting)
+        projector.close()
+    assert engine.counts == {5: (25,)}
+    assert engine.replies[waiting].finished.num_prompt_tokens == 80 + 25  # type: ignore[union-attr]
+    assert engine.replies[left].finished.reason == "cancelled"  # type: ignore[union-attr]

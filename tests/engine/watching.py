@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from milepost.config import EngineSettings
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.main import choose_parked, make_context, make_memory
-from milepost.engine.media_feed import MediaModel
 from milepost.engine.media_keys import holds_up_to
+from milepost.engine.media_layouts import MediaModel
 from milepost.engine.media_prompt import MediaSpan
 from milepost.engine.media_worker import Done, Job
 from milepost.engine.memory import Memory
@@ -38,6 +38,7 @@ from milepost.protocol.messages import (
     Delta,
     Finished,
     Generate,
+    MediaCounts,
     MediaData,
     NeedMedia,
     TokenLogprob,
@@ -192,6 +193,8 @@ class WatchedEngine:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     contents: dict[bytes, bytes] = field(default_factory=dict)  # of images, by key
     num_asked: int = 0  # for contents
+    counts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # that came, by query
+    media_waits: bool = False  # replies then know their text alone
 
     def send(self, prompt: list[int], **fields: Any) -> int:
         """Put a request into the queue; return its number."""
@@ -199,8 +202,10 @@ class WatchedEngine:
         tokens = np.array(prompt, np.int32)
         fields = {"sampling": GREEDY, "num_logprobs": 10, **fields}
         message = Generate(request_id=number, tokens=tokens.tobytes(), **fields)
-        expanded = self.loop._media.expand(message, tokens)
-        self.replies[number] = Reply(expanded.keys, expanded.spans)
+        self.replies[number] = Reply(tokens)
+        if not self.media_waits:
+            expanded = self.loop._media.expand(message, tokens)
+            self.replies[number] = Reply(expanded.keys, expanded.spans)
         self.connection.inbox.append(message)
         return number
 
@@ -223,6 +228,8 @@ class WatchedEngine:
                 self.replies[message.request_id].finished = message
             if isinstance(message, NeedMedia):
                 self._send_media(message)
+            if isinstance(message, MediaCounts):
+                self.counts[message.query_id] = message.counts
         self.connection.sent.clear()
 
     def _send_media(self, message: NeedMedia) -> None:
@@ -297,6 +304,7 @@ class SteppedWorker:
     connection: WakingConnection
     waits: bool = False
     jobs: list[Job] = field(default_factory=list)
+    calls: list[Callable[[], None]] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     has_files: bool = False
 
@@ -307,6 +315,9 @@ class SteppedWorker:
 
     def work(self) -> None:
         """Do all jobs that were not cancelled."""
+        for function in self.calls:
+            function()
+        self.calls.clear()
         for job in self.jobs:
             assert job.data is not None
             if job.is_cancelled:
@@ -319,6 +330,11 @@ class SteppedWorker:
     def collect(self) -> list[Done]:
         done, self.done = self.done, []
         return done
+
+    def call(self, function: Callable[[], None]) -> None:
+        self.calls.append(function)
+        if not self.waits:
+            self.work()
 
     def clear(self) -> None: ...
 
@@ -365,7 +381,8 @@ def watched_engine(
         ticks = itertools.count()
         loop = Loop(memory, connection, settings, lambda: TICK_S * next(ticks))  # type: ignore[arg-type]
         watched.loop = loop
-        yield WatchedEngine(loop, memory, watched, connection, contents=contents)
+        waits = media is not None and media.waits
+        yield WatchedEngine(loop, memory, watched, connection, contents=contents, media_waits=waits)
         loop.close()
 
 

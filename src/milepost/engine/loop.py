@@ -133,6 +133,8 @@ class Loop:
         wait = is_idle or self._batches.waits_for_media
         for message in self._connection.receive(wait=wait, timeout_s=timeout_s):
             self._take(message)
+        for request in self._media.release():
+            self._enqueue(request)
         for answer in self._slot_files.change_idle():
             self._connection.send(answer)
         self._admit()
@@ -150,7 +152,8 @@ class Loop:
     def _take(self, message: object) -> None:
         match message:
             case Generate():
-                self._enqueue(message)
+                if not self._media.hold(message):
+                    self._enqueue(message)
             case Cancel():
                 self._cancel(message.request_id)
             case GetStatus():
@@ -184,19 +187,20 @@ class Loop:
         )
 
     def _cancel(self, request_id: int) -> None:
-        if request := self._admission.take_waiting(request_id):
+        request = self._admission.take_waiting(request_id)
+        if held := self._media.drop(request_id):
+            request = Request(held, parse_tokens(held.tokens), self._clock())
+        if request is not None:
             for index in range(request.message.num_choices):
                 self._connection.send(cancelled_message(request, index))
-            return
         for choice in [c for c in self._running if c.request.request_id == request_id]:
             self._finish(choice, "cancelled")
 
     def _fail(self, request_id: int, error: MilepostError) -> None:
-        num_tokens = error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
+        num = error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
         kind, text = type(error).__name__, str(error)
-        self._connection.send(
-            Failed(request_id=request_id, kind=kind, message=text, num_prompt_tokens=num_tokens)
-        )
+        message = Failed(request_id=request_id, kind=kind, message=text, num_prompt_tokens=num)
+        self._connection.send(message)
 
     def _send_status(self, status_id: int) -> None:
         num_waiting = len(self._admission.waiting)
@@ -341,8 +345,7 @@ class Loop:
             self._prompt_logits.note(choice.request.prompt, self._context.logits(row))
             ready_choices = self._end_prefill(choice)
         for ready in ready_choices:
-            reason = self._decoder.step(ready, row)
-            if reason is not None:
+            if reason := self._decoder.step(ready, row):
                 self._finish(ready, reason)
 
     def _note_progress(self, request: Request, slot: Slot) -> None:

@@ -7,7 +7,6 @@ content asked for and encoded. What the cache holds of a prompt needs neither.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.embedding_files import Embeddings
+from milepost.engine.media_layouts import MediaLayouts, MediaModel, size_of
 from milepost.engine.media_prompt import (
     ExpandedPrompt,
     MediaLayout,
@@ -22,10 +22,10 @@ from milepost.engine.media_prompt import (
     expand_prompt,
     lay_out_media,
 )
-from milepost.engine.media_worker import Job, MediaWorker
+from milepost.engine.media_worker import Job
 from milepost.engine.sequence import Request
-from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
-from milepost.libllama.media import MediaPiece, MediaSize, Piece, Projector, count_tokens
+from milepost.errors import MilepostError, NativeCallFailed
+from milepost.libllama.media import MediaSize, count_tokens
 from milepost.protocol.messages import (
     CountMedia,
     Generate,
@@ -35,21 +35,6 @@ from milepost.protocol.messages import (
     Message,
     NeedMedia,
 )
-
-MAX_LAYOUTS = 256  # sizes of media whose layout is remembered; arbitrary
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MediaModel:
-    """What a loaded projector is for the engine."""
-
-    projector: Projector
-    worker: MediaWorker
-    identity: bytes  # all that embeddings depend on, besides the content of a media
-    budget_bytes: int  # of embeddings in memory
-    num_ubatch_tokens: int
 
 
 @dataclass(slots=True)
@@ -68,7 +53,7 @@ class MediaFeed:
         """Without a model every media is refused."""
         self._model = model
         self._send = send
-        self._layouts: OrderedDict[MediaSize, tuple[Piece, ...]] = OrderedDict()
+        self._layouts = MediaLayouts(model)
         self._known = KnownEmbeddings(model.budget_bytes if model else 0)
         self._jobs: dict[bytes, Job] = {}
         self._absent: set[bytes] = set()  # not on disk
@@ -83,48 +68,34 @@ class MediaFeed:
         """Return a prompt with its media; raises InvalidRequest when one cannot be used."""
         return expand_prompt(message, tokens, self._lay_out)
 
+    def hold(self, message: Generate) -> bool:
+        """Keep a request for `release` if its media take long to lay out; False if not."""
+        return self._layouts.hold(message)
+
+    def release(self) -> list[Generate]:
+        """Return the requests that need not wait for layouts any more; answer who counts."""
+        ready = self._layouts.release()
+        for message in ready:
+            if isinstance(message, CountMedia):
+                self._send(self.count(message))
+        return [message for message in ready if isinstance(message, Generate)]
+
+    def drop(self, request_id: int) -> Generate | None:
+        """Forget a request that is held back, and return it; None if it is not here."""
+        return self._layouts.drop(request_id)
+
     def count(self, message: CountMedia) -> MediaCounts:
         """Return how many tokens media would take, or why they cannot be used."""
         try:
-            counts = tuple(count_tokens(self._find_pieces(ref)) for ref in message.media)
+            counts = tuple(count_tokens(self._layouts.find(ref)) for ref in message.media)
         except MilepostError as error:
             kind = type(error).__name__
             return MediaCounts(query_id=message.query_id, error_kind=kind, error=str(error))
         return MediaCounts(query_id=message.query_id, counts=counts)
 
     def _lay_out(self, ref: MediaRef) -> MediaLayout:
-        pieces = self._find_pieces(ref)
+        pieces = self._layouts.find(ref)
         return lay_out_media(self._file_key(ref.key), pieces)
-
-    def _find_pieces(self, ref: MediaRef) -> tuple[Piece, ...]:
-        if self._model is None:
-            raise InvalidRequest(
-                f"the server was started without a projector, so it takes no {ref.kind}; give one "
-                "with --mmproj"
-            )
-        size = size_of(ref)
-        if size not in self._layouts:
-            self._layouts[size] = self._model.projector.lay_out(size)
-            if len(self._layouts) > MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
-        self._layouts.move_to_end(size)
-        self._check_fits(self._layouts[size], ref)
-        return self._layouts[size]
-
-    def _check_fits(self, pieces: Sequence[Piece], ref: MediaRef) -> None:
-        assert self._model is not None
-        num_most = self._model.num_ubatch_tokens
-        for piece in pieces:
-            if (
-                isinstance(piece, MediaPiece)
-                and not piece.is_causal
-                and piece.num_tokens > num_most
-            ):
-                raise InvalidRequest(
-                    f"the {ref.kind} takes {piece.num_tokens} tokens that this model computes at "
-                    f"once, which is more than a micro-batch of {num_most}; start the server with "
-                    f"--ubatch-size {piece.num_tokens} or more"
-                )
 
     def _file_key(self, key: bytes) -> bytes:
         """Return a hash of all that the embeddings of a media depend on."""
@@ -136,7 +107,8 @@ class MediaFeed:
     def take(self, message: MediaData | CountMedia) -> None:
         """Have content encoded that was asked for, or answer how many tokens media would take."""
         if isinstance(message, CountMedia):
-            self._send(self.count(message))
+            if not self._layouts.hold(message):
+                self._send(self.count(message))
             return
         size = self._sizes.pop(message.key, None)
         self._asked.pop(message.key, None)
@@ -282,11 +254,6 @@ class KnownEmbeddings:
         """Forget all."""
         self._found.clear()
         self._num_bytes = 0
-
-
-def size_of(ref: MediaRef) -> MediaSize:
-    """Return the size that a request says a media has."""
-    return MediaSize(ref.kind, ref.width, ref.height, ref.num_samples)
 
 
 def is_as_laid_out(embeddings: Embeddings, span: MediaSpan) -> bool:

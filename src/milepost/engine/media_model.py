@@ -10,7 +10,7 @@ from pathlib import Path
 from milepost.cache.embedding_files import MEDIA_FOLDER, EmbeddingFiles
 from milepost.cache.fingerprint import identify_file
 from milepost.config import EngineSettings
-from milepost.engine.media_feed import MediaModel
+from milepost.engine.media_layouts import MediaModel
 from milepost.engine.media_worker import MediaWorker
 from milepost.engine.memory import Memory
 from milepost.engine.threads import count_physical_cores

@@ -106,12 +106,14 @@ def check_refs(media: Sequence[MediaRef], num_tokens: int) -> None:
     """Raise InvalidRequest unless media stand in rising order in or behind a text."""
     if len(media) > MAX_MEDIA:
         raise InvalidRequest(f"the prompt has {len(media)} media; at most {MAX_MEDIA} are taken")
-    places = [0, *(ref.pos for ref in media), num_tokens]
-    if any(left > right for left, right in zip(places, places[1:], strict=False)):
-        raise InvalidRequest(
-            f"media stand at {places[1:-1]} in {num_tokens} tokens; they must be in rising order"
-        )
+    last = 0
     for ref in media:
+        if not last <= ref.pos <= num_tokens:
+            raise InvalidRequest(
+                f"a media stands at {ref.pos} of {num_tokens} tokens, behind one at {last}; they "
+                "must be in rising order, and none behind the end"
+            )
+        last = ref.pos
         if len(ref.key) != KEY_BYTES:
             raise InvalidRequest(f"the key of a media has {len(ref.key)} bytes, not {KEY_BYTES}")
 

@@ -46,7 +46,7 @@ class Done:
 
 
 class MediaWorker:
-    """Owns the thread; `submit`, `collect` and `clear` are for the loop's."""
+    """Owns the thread; its methods are for the loop's."""
 
     def __init__(
         self, encode: Encode, files: EmbeddingFiles | None, wake: Callable[[], None]
@@ -78,10 +78,14 @@ class MediaWorker:
         except queue.Empty:
             return found
 
+    def call(self, function: Callable[[], None]) -> None:
+        """Have something else done on the thread, after the jobs that wait."""
+        self._jobs.put(function)
+
     def clear(self) -> None:
         """Remove what is on disk, after the jobs that wait."""
         if self._files is not None:
-            self._jobs.put(self._files.clear)
+            self.call(self._files.clear)
 
     def close(self) -> bool:
         """End the thread after the jobs that wait; cancel them first for a quick end.
@@ -96,6 +100,7 @@ class MediaWorker:
         while (job := self._jobs.get()) is not None:
             if not isinstance(job, Job):
                 job()
+                self._wake()
                 continue
             done = Done(job) if job.is_cancelled else self._carry_out(job)
             self._done.put(done)

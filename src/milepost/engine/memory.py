@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from milepost.cache.disk_tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
-from milepost.engine.media_feed import MediaModel
+from milepost.engine.media_layouts import MediaModel
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.prompt_logits import PromptLogits
 from milepost.libllama import Context

@@ -153,10 +153,8 @@ class Restorer:
 
     def refill(self, slot: Slot, tokens: np.ndarray) -> None:
         """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
-        for stored in self._cache.peek(tokens).stored:
-            if is_inside(tokens, stored.pos):
-                continue
-            if self._apply(option_of(stored), slot, tokens):
+        for stored in map(outside_media(tokens), self._cache.peek(tokens).stored):
+            if stored is not None and self._apply(option_of(stored), slot, tokens):
                 break
         self._cache.evict(self._clock())  # what was read is held in memory from now on
 
@@ -218,9 +216,7 @@ class Restorer:
                 options.append(Option(source, shared, slot=slot))
             elif self._traits.has_segments:
                 options += self._rewinds(slot, shared, match)
-        options += [
-            option_of(stored) for stored in match.stored if not is_inside(prompt, stored.pos)
-        ]
+        options += [option_of(found) for found in map(outside_media(prompt), match.stored) if found]
         return options
 
     def _can_cut(self, slot: Slot, pos: int) -> bool:
@@ -337,6 +333,28 @@ class Restorer:
         if stored.checkpoint is not None:
             write = self._states.write_partial if stored.parts else self._states.write
             write(spare_id, as_array(stored.checkpoint.data))
+
+
+def outside_media(prompt: np.ndarray) -> Callable[[StoredState], StoredState | None]:
+    """Return a function that shortens a stored state that ends within a media of a prompt.
+
+    None where nothing is left: a state at a position is good for that one only.
+    """
+
+    def shorten(stored: StoredState) -> StoredState | None:
+        if not is_inside(prompt, stored.pos):
+            return stored
+        pos = floor_to_piece(prompt, stored.pos)
+        if pos == 0 or stored.checkpoint is not None:
+            return None
+        parts = tuple(
+            dataclasses.replace(part, end=min(part.end, pos))
+            for part in stored.parts
+            if part.start < pos
+        )
+        return dataclasses.replace(stored, pos=pos, parts=parts)
+
+    return shorten
 
 
 def option_of(stored: StoredState) -> Option:

@@ -296,8 +296,8 @@ const llama_token * mtmd_input_chunk_get_tokens_text(
 const mtmd_image_tokens * mtmd_input_chunk_get_tokens_image(const mtmd_input_chunk * chunk);
 size_t mtmd_input_chunk_get_n_tokens(const mtmd_input_chunk * chunk);
 llama_pos mtmd_input_chunk_get_n_pos(const mtmd_input_chunk * chunk);
-struct mtmd_decoder_pos mtmd_image_tokens_get_decoder_pos(
-    const mtmd_image_tokens * image_tokens, llama_pos pos_0, size_t i);
+void mtmd_helper_image_get_decoder_pos(
+    const mtmd_image_tokens * image, llama_pos pos_0, struct mtmd_decoder_pos * out_pos);
 int32_t mtmd_tokenize(
     const mtmd_context * ctx, mtmd_input_chunks * output, const mtmd_input_text * text,
     const mtmd_bitmap * const * bitmaps, size_t n_bitmaps);

@@ -223,10 +223,10 @@ class Projector:
         image = self._lib.mtmd_input_chunk_get_tokens_image(chunk)
         if image == self._ffi.NULL:  # audio goes on in time only
             return np.tile(np.arange(pos, pos + num_tokens, dtype=np.int32), (NUM_SECTIONS, 1))
-        get = self._lib.mtmd_image_tokens_get_decoder_pos
-        found = [get(image, pos, i) for i in range(num_tokens)]
-        # The order of the sections in a batch; the row is before the column.
-        return np.array([[p.t, p.y, p.x, p.z] for p in found], np.int64).astype(np.int32).T.copy()
+        found = np.empty((num_tokens, NUM_SECTIONS), np.int32)  # time, column, row, rest
+        pointer = self._ffi.cast("struct mtmd_decoder_pos *", self._ffi.from_buffer(found))
+        self._lib.mtmd_helper_image_get_decoder_pos(image, pos, pointer)
+        return found.T[[0, 2, 1, 3]]  # the order in a batch: the row before the column
 
     def _native_params(self, params: ProjectorParams) -> Any:
         native = self._lib.mtmd_context_params_default()
