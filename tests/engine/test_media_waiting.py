@@ -197,3 +197,30 @@ def test_audio_that_is_laid_out_holds_up_nobody(
     assert engine.counts == {5: (25,)}
     assert engine.replies[waiting].finished.num_prompt_tokens == 80 + 25  # type: ignore[union-attr]
     assert engine.replies[left].finished.reason == "cancelled"  # type: ignore[union-attr]
+
+
+def test_an_abort_right_behind_an_image_keeps_the_image(tmp_path: Path) -> None:
+    """The last position is then that of the image's begin, far before the next one."""
+    model_path = models.write_model("full_rows", tmp_path / "model.gguf", shape=models.SQUARE)
+    path = write_projector("qwen3vl", tmp_path / "projector.gguf")
+    settings = EngineSettings(ctx_size=1024, parallel=1, batch_size=256, ubatch_size=64, threads=1)
+    with Model(open_library(), model_path, ModelParams()) as model:
+        projector = Projector(model, path, ProjectorParams(use_gpu=False, num_threads=1))
+        media = WatchedMedia(projector, [ONE], 1 << 20)
+        with watched_engine(model, settings, 64 << 20, media) as engine:
+            engine.loop._statistics.prefill_tokens_per_s = 1e6  # so that batches are large
+            fields: dict[str, Any] = {"media": (ONE.ref(0),), "max_tokens": 4}
+            number = engine.send(prompt_tokens(300, 30), **fields)
+            while not engine.loop._running or held(engine) < 11 + 24:
+                engine.step()
+            assert held(engine) == 11 + 24
+
+            engine.step_aborted(0)
+
+            assert held(engine) == 11 + 24
+            assert engine.loop._statistics.num_prefilled_tokens == 11 + 24
+            engine.wait(number)
+            engine.check_idle()
+            again = engine.ask(prompt_tokens(300, 30), cache_prompt=False, **fields)
+            assert engine.replies[number].tokens == again.tokens
+        projector.close()

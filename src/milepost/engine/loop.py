@@ -297,8 +297,8 @@ class Loop:
         """Bring the slot of an aborted prefill in line with what the context still holds."""
         for share in shares:
             slot, choice = self._slots[share.slot_id], self._choice_of(share)
-            num_kept = self._context.pos_max(slot.seq_id) + 1 - slot.num_positions
-            end = slot.num_tokens + num_kept  # what is aborted is text: a position each
+            num_kept = max(self._context.pos_max(slot.seq_id) + 1 - slot.num_positions, 0)
+            end = slot.num_tokens + num_kept  # of text; the last position of an image is its first
             self._statistics.num_prefilled_tokens += end - slot.num_tokens
             choice.request.note_computed(slot.num_tokens, end)
             self._slots.extend(slot, choice.tokens[slot.num_tokens : end])

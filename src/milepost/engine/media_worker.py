@@ -17,7 +17,7 @@ from milepost.cache.embedding_files import EmbeddingFiles, Embeddings
 from milepost.errors import MilepostError, NativeCallFailed
 from milepost.libllama.media import MediaSize
 
-CLOSE_S = 5.0  # arbitrary; less than the supervisor waits
+CLOSE_S = 3.0  # arbitrary; the supervisor waits for the disk and this
 
 Encode = Callable[[MediaSize, bytes], Embeddings]
 
