@@ -223,7 +223,7 @@ def test_models(openai_client: openai.OpenAI) -> None:
                 ]
             },
             openai.BadRequestError,
-            "images do not work here yet",
+            "messages[0].content[0] is an image",
         ),
         ({"temperature": "hot"}, openai.BadRequestError, "'temperature' must be a number"),
         (

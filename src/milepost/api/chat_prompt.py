@@ -61,7 +61,11 @@ def read_conversation(fields: ChatFields) -> Conversation:
         raise NotSupported(
             "'continue_final_message' is not supported yet", param="continue_final_message"
         )
-    return parse_conversation(fields.messages, fields.tools, fields.documents)
+    conversation = parse_conversation(fields.messages, fields.tools, fields.documents)
+    for part in conversation.media:
+        what = "an image" if part.kind == "image" else "audio"
+        raise InvalidRequest(f"{part.where} is {what}, but the model takes texts only")
+    return conversation
 
 
 def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyWishes:

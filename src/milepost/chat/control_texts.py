@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation import Conversation, Message
+from milepost.chat.media_parts import shifted
 
 # Marks are drawn from here; no icon font in use has glyphs in this part of the private-use area.
 FIRST_MARK = 0xF700
@@ -32,17 +33,28 @@ class RenderedPrompt(str):
     """The text of a prompt that knows where no control token may be seen.
 
     `marks` are offsets in rising order: a control token that is spelled across one of them is
-    plain text.
+    plain text. `media` are the offsets of markers of images and audio, which are no text.
     """
 
-    __slots__ = ("marks",)
+    __slots__ = ("marks", "media")
     marks: tuple[int, ...]
+    media: tuple[int, ...]
 
-    def __new__(cls, text: str, marks: tuple[int, ...] = ()) -> RenderedPrompt:
+    def __new__(
+        cls, text: str, marks: tuple[int, ...] = (), media: tuple[int, ...] = ()
+    ) -> RenderedPrompt:
         """Make a prompt of `text`."""
         prompt = super().__new__(cls, text)
         prompt.marks = marks
+        prompt.media = media
         return prompt
+
+    def cut(self, start: int, end: int) -> RenderedPrompt:
+        """Return the part [start, end) of the prompt."""
+        if (start, end) == (0, len(self)):
+            return self
+        marks = shifted(self.marks, start + 1, end, start)
+        return RenderedPrompt(self[start:end], marks, shifted(self.media, start, end, start))
 
 
 @dataclass(frozen=True, slots=True)

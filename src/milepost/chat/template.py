@@ -18,6 +18,7 @@ import jinja2
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, unmark
 from milepost.chat.conversation import Conversation, Message
 from milepost.chat.fact_probe import probe_facts
+from milepost.chat.media_parts import find_markers, write_out_markers
 from milepost.chat.probe_texts import Probe
 from milepost.chat.reply_format import ReplyFormat
 from milepost.chat.reply_probe import probe_reply_format
@@ -120,7 +121,29 @@ class ChatTemplate:
         variables["tools"] = marked.tools or no_tools
         if marked.documents is not None or "documents" not in variables:
             variables["documents"] = marked.documents
-        return unmark(_without_surrogates(self._render_messages(marked, variables)), mark)
+        text = _without_surrogates(self._render_messages(marked, variables))
+        if not conversation.media:
+            return unmark(text, mark)
+        text = write_out_markers(text, conversation.opening)
+        return self._note_media(unmark(text, mark), conversation)
+
+    def _note_media(self, prompt: RenderedPrompt, conversation: Conversation) -> RenderedPrompt:
+        """Note where the markers of media stand, which templates must neither drop nor move."""
+        offsets, numbers = find_markers(prompt, conversation.opening)
+        for i, part in enumerate(conversation.media):
+            if numbers[i : i + 1] != [i]:
+                raise TemplateFailed(
+                    f"the chat template of {self.name} does not keep {part.where} in its place; "
+                    "leave it out, or give another template with --chat-template",
+                    param="messages",
+                )
+        if len(numbers) > len(conversation.media):
+            raise TemplateFailed(
+                f"the chat template of {self.name} writes images more than once; leave them out, "
+                "or give another template with --chat-template",
+                param="messages",
+            )
+        return RenderedPrompt(prompt, prompt.marks, offsets)
 
     def _render_or_none(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from milepost.chat.control_texts import RenderedPrompt
+from milepost.chat.media_parts import is_marker
 from milepost.chat.message_places import common_prefix
 from milepost.chat.vocab import Vocab
 
@@ -38,7 +39,8 @@ class TokenisedPrompt:
     """The tokens of a prompt, without added ones, and where its control tokens are; never changed.
 
     Control token `i` is spelled from `starts[i]` to `ends[i]` and stands at `positions[i]`; those
-    whose position is not certain are left out.
+    whose position is not certain are left out. Among them are the markers of images and audio,
+    which have no tokens here: what is on both sides of one is tokenised apart.
     """
 
     prompt: RenderedPrompt
@@ -67,9 +69,7 @@ class KnownHead:
 
     def rest_of(self, prompt: RenderedPrompt) -> RenderedPrompt:
         """Return what is left of a prompt behind this head."""
-        offset = self.offset
-        marks = prompt.marks[bisect_right(prompt.marks, offset) :]
-        return RenderedPrompt(prompt[offset:], tuple(mark - offset for mark in marks))
+        return prompt.cut(self.offset, len(prompt))
 
     def join(self, prompt: RenderedPrompt, rest: TokenisedPrompt) -> TokenisedPrompt | None:
         """Return the whole prompt; None if the rest does not begin with a control token."""
@@ -136,6 +136,8 @@ class TokenMemo:
         num_shared = common_prefix(known.prompt, prompt)
         if known.prompt.marks != prompt.marks:
             num_shared = min(num_shared, _first_difference(known.prompt.marks, prompt.marks))
+        if known.prompt.media != prompt.media:
+            num_shared = min(num_shared, _first_difference(known.prompt.media, prompt.media))
         seam = self._last_seam(known, bisect_right(known.ends, num_shared))
         return KnownHead(known, seam) if seam >= 0 else None
 
@@ -145,9 +147,8 @@ class TokenMemo:
         The start of the prompt is none.
         """
         for i in range(count - 1, -1, -1):
-            if known.starts[i] > 0 and self._seams.is_seam(
-                known.prompt[known.starts[i] : known.ends[i]]
-            ):
+            text = known.prompt[known.starts[i] : known.ends[i]]
+            if known.starts[i] > 0 and (is_marker(text) or self._seams.is_seam(text)):
                 return i
         return -1
 

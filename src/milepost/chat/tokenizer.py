@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, Run
+from milepost.chat.media_parts import MARKER_CHARS
 from milepost.chat.token_memo import MemoLimits, TokenisedPrompt, TokenMemo
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
@@ -101,9 +102,24 @@ class PromptTokenizer:
 
     def _tokenise_all(self, prompt: RenderedPrompt) -> TokenisedPrompt:
         whole = TokenisedPrompt(prompt, array("i"), [], [], [])
-        spans = list(self._controls.token_spans(prompt))
-        runs = self._controls.cut_at_marks(prompt) if prompt.marks else [Run(prompt, True)]
-        done = num_spans = 0
+        start = 0
+        for marker in prompt.media:  # of images and audio
+            self._add_text(whole, start, marker)
+            start = marker + MARKER_CHARS
+            whole.starts.append(marker)
+            whole.ends.append(start)
+            whole.positions.append(len(whole.tokens))
+        self._add_text(whole, start, len(prompt))
+        return whole
+
+    def _add_text(self, whole: TokenisedPrompt, start: int, end: int) -> None:
+        """Add the tokens of the part [start, end) of the prompt, which holds no media."""
+        if start == end:
+            return
+        part = whole.prompt.cut(start, end)
+        spans = [(start + first, start + last) for first, last in self._controls.token_spans(part)]
+        runs = self._controls.cut_at_marks(part) if part.marks else [Run(part, True)]
+        done, num_spans = start, 0
         for run in runs:
             new = self._vocab.tokenize(run.text, add_special=False, parse_special=run.parse_special)
             done += len(run.text)
@@ -111,7 +127,6 @@ class PromptTokenizer:
             num_spans += len(inside)
             self._note_controls(whole, inside, new)
             whole.tokens.extend(new)
-        return whole
 
     def _note_controls(
         self, whole: TokenisedPrompt, spans: list[tuple[int, int]], new: list[int]
@@ -130,6 +145,7 @@ class PromptTokenizer:
         """Return positions of offsets, each counted from the last control token that is certain."""
         starts = [0, *whole.starts, len(whole.prompt)]
         edges = [0, *whole.positions, len(whole.tokens)]
+        media = set(whole.prompt.media)
         positions: list[int] = []
         while len(positions) < len(offsets):
             first = len(positions)
@@ -140,9 +156,12 @@ class PromptTokenizer:
                 positions.append(edges[i])
                 continue
             inside = offsets[first : bisect_left(offsets, starts[i + 1], first)]
-            text = whole.prompt[starts[i] : starts[i + 1]]
+            start = starts[i]
+            if start in media:
+                start += MARKER_CHARS  # which has no tokens
+            text = whole.prompt[start : starts[i + 1]]
             tokens = whole.tokens[edges[i] : edges[i + 1]]
-            found = self._positions_in(text, tokens, [offset - starts[i] for offset in inside])
+            found = self._positions_in(text, tokens, [max(pos - start, 0) for pos in inside])
             positions += [edges[i] + position for position in found]
         return positions
 
