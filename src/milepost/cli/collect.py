@@ -16,6 +16,7 @@ from milepost.config import (
     ChatSettings,
     EngineSettings,
     LogSettings,
+    MediaInputSettings,
     ModelSource,
     ServerSettings,
     Settings,
@@ -29,6 +30,7 @@ SECTIONS: dict[str, type[Any]] = {
     "engine": EngineSettings,
     "server": ServerSettings,
     "chat": ChatSettings,
+    "media": MediaInputSettings,
     "log": LogSettings,
     "settings": Settings,
 }
@@ -107,6 +109,7 @@ def collect_settings(
         engine=EngineSettings(**values["engine"]),
         server=ServerSettings(**values["server"]),
         chat=ChatSettings(**values["chat"]),
+        media=MediaInputSettings(**values["media"]),
         log=LogSettings(**values["log"]),
         sampling=SamplingParams(**values["sampling"]),
         **values["settings"],

@@ -28,7 +28,7 @@ _SERVER = (
     "--cors-credentials --api-prefix --ui-config --webui-config --ui-config-file "
     "--webui-config-file --ui-mcp-proxy --webui-mcp-proxy --tools --tools-runtime "
     "--mcp-servers-config --mcp-servers-json --agent -ag --embedding --embeddings --rerank "
-    "--reranking --ssl-key-file --ssl-cert-file --props --media-path --models-dir --models-preset "
+    "--reranking --ssl-key-file --ssl-cert-file --props --models-dir --models-preset "
     "--models-max --models-autoload --sleep-idle-seconds --tags --log-disable --log-prompts-dir"
 )
 _CACHE = (
