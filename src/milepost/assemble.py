@@ -33,6 +33,7 @@ from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import ServerSettings, Settings
 from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.libllama import Model, ModelParams, open_library
+from milepost.media.loader import MediaLoader
 from milepost.protocol.messages import ModelInfo
 from milepost.workers.client import EngineClient
 from milepost.workers.supervisor import Supervisor
@@ -102,6 +103,7 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
         templates=templates,
         boundaries=BoundaryFinder(templates),
         tokenizer=PromptTokenizer(model.vocab),
+        media=MediaLoader(settings.media),
         settings=settings,
         model_name=settings.model_name,
         created=int(time.time()),

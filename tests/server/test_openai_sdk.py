@@ -223,7 +223,7 @@ def test_models(openai_client: openai.OpenAI) -> None:
                 ]
             },
             openai.BadRequestError,
-            "messages[0].content[0] is an image",
+            "messages[0].content[0] is an image, but the model is loaded without a projector",
         ),
         ({"temperature": "hot"}, openai.BadRequestError, "'temperature' must be a number"),
         (

@@ -30,6 +30,7 @@ def create_app(services: Services) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         services.preparation.close()
+        services.media.close()
 
     app = FastAPI(
         docs_url=None,

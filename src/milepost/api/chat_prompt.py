@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
+from milepost.api.media_input import add_media, check_modalities
 from milepost.api.sampling_fields import INT32_MAX, check_range
 from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
@@ -14,6 +15,7 @@ from milepost.api.structured_fields import read_schema
 from milepost.chat.boundaries import PromptBoundaries
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
+from milepost.chat.media_parts import MediaPart
 from milepost.chat.reasoning_limit import NO_LIMIT, ReasoningWish, make_limit, reasoning_state
 from milepost.chat.reply_plan import (
     ReasoningPlace,
@@ -40,6 +42,15 @@ class ChatPrompt:
     reply: ReplyPlan
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A prompt without its media, and where among its tokens they stand."""
+
+    chat: ChatPrompt
+    media: tuple[MediaPart, ...]
+    positions: tuple[int, ...]
+
+
 def render_prompt(services: Services, fields: ChatFields) -> RenderedPrompt:
     """Return the text that the chat template makes of a request."""
     return _render(services, fields, read_conversation(fields), template_kwargs(services, fields))
@@ -50,9 +61,11 @@ async def prepare_chat_prompt(
 ) -> ChatPrompt:
     """Return the prompt as tokens, with its boundaries, and the plan of its replies."""
     wishes = read_reply_wishes(services, fields)
-    return await services.preparation.run(
+    draft = await services.preparation.run(
         num_body_bytes, lambda: _make_prompt(services, fields, wishes)
     )
+    prompt = await add_media(services, draft.chat.prompt, draft.media, draft.positions)
+    return replace(draft.chat, prompt=prompt)
 
 
 def read_conversation(fields: ChatFields) -> Conversation:
@@ -61,11 +74,7 @@ def read_conversation(fields: ChatFields) -> Conversation:
         raise NotSupported(
             "'continue_final_message' is not supported yet", param="continue_final_message"
         )
-    conversation = parse_conversation(fields.messages, fields.tools, fields.documents)
-    for part in conversation.media:
-        what = "an image" if part.kind == "image" else "audio"
-        raise InvalidRequest(f"{part.where} is {what}, but the model takes texts only")
-    return conversation
+    return parse_conversation(fields.messages, fields.tools, fields.documents)
 
 
 def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyWishes:
@@ -139,8 +148,10 @@ def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> R
     )
 
 
-def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
+def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> _Draft:
     conversation = read_conversation(fields)
+    if conversation.media:
+        check_modalities(services.model, conversation.media)
     kwargs = template_kwargs(services, fields)
     rendered = _render(services, fields, conversation, kwargs)
     found = services.boundaries.find(
@@ -149,12 +160,12 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         add_generation_prompt=_adds_generation_prompt(fields),
         kwargs=kwargs,
     )
-    tokens, positions = services.tokenizer.tokenize_with_positions(
-        rendered, [boundary.offset for boundary in found.boundaries]
-    )
+    offsets = sorted({*rendered.media, *(boundary.offset for boundary in found.boundaries)})
+    tokens, found_positions = services.tokenizer.tokenize_with_positions(rendered, offsets)
+    positions = dict(zip(offsets, found_positions, strict=True))
     boundaries = tuple(
-        Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
-        for pos, boundary in zip(positions, found.boundaries, strict=True)
+        Boundary(positions[each.offset], each.kind, each.message_index, each.role)
+        for each in found.boundaries
     )
     rules = read_rules(services, fields, wishes)
     reply_format = services.templates.choose(conversation).reply_format
@@ -181,7 +192,9 @@ def _make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) ->
         constraint,
         limit,
     )
-    return ChatPrompt(prompt, plan_reply(reply_format, generation_part, tools, wishes))
+    chat = ChatPrompt(prompt, plan_reply(reply_format, generation_part, tools, wishes))
+    media_positions = tuple(positions[marker] for marker in rendered.media)
+    return _Draft(chat, conversation.media, media_positions)
 
 
 def _has_grammar(services: Services, fields: ChatFields, rules: ReplyRules) -> bool:

@@ -16,10 +16,12 @@ from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.api.shapes import ChoiceResult
 from milepost.errors import ContextExceeded, InvalidRequest
+from milepost.media.loader import MediaFiles
 from milepost.protocol.messages import (
     Boundary,
     Delta,
     Finished,
+    MediaRef,
     PromptProgress,
     ReasoningLimit,
 )
@@ -40,6 +42,8 @@ class Prompt:
     shown_tokens: tuple[int, ...] = ()  # control tokens that are a part of the text
     constraint: str = ""  # a grammar for llguidance that replies are held to
     reasoning: ReasoningLimit | None = None
+    media: tuple[MediaRef, ...] = ()  # between the tokens, in rising order of their positions
+    files: MediaFiles | None = None  # their content; None without media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,9 @@ class Completion:
         self._ends[index] = end
         self._record.num_decoded_tokens += end.timings.predicted_n
         if index % self.num_choices == 0:
+            spec = self._specs[index // self.num_choices]
+            if spec.media:  # what they take is known to the engine only
+                self._record.num_prompt_tokens += end.num_prompt_tokens - len(spec.tokens)
             self._record.num_cached_tokens += end.timings.cache_n
             self._record.ends.append(end)
 
@@ -169,6 +176,9 @@ def plan_completion(
             has_new_tools=prompt.has_new_tools,
             constraint=prompt.constraint,
             reasoning=prompt.reasoning,
+            media=prompt.media,
+            media_data=prompt.files.held if prompt.files else {},
+            read_media=prompt.files.read if prompt.files else None,
         )
         for prompt in prompts
     ]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation import Conversation, Message
-from milepost.chat.media_parts import shifted
+from milepost.chat.media_parts import MARKER_CHARS, shifted
 
 # Marks are drawn from here; no icon font in use has glyphs in this part of the private-use area.
 FIRST_MARK = 0xF700
@@ -188,6 +188,16 @@ def unmark(rendered: str, mark: str) -> RenderedPrompt:
         pos += len(piece)
         marks.append(pos)
     return RenderedPrompt("".join(pieces), tuple(marks))
+
+
+def spell_markers(prompt: RenderedPrompt, spelled: str) -> str:
+    """Return the text of a prompt with another text in place of each marker of media."""
+    pieces: list[str] = []
+    done = 0
+    for marker in prompt.media:
+        pieces += (prompt[done:marker], spelled)
+        done = marker + MARKER_CHARS
+    return "".join((*pieces, prompt[done:]))
 
 
 def _insert(spelled: str, mark: str) -> str:

@@ -40,6 +40,12 @@ class MediaFiles:
         self.facts = tuple(facts)  # one for each part
         self._readers = readers  # by key
 
+    @property
+    def held(self) -> dict[bytes, bytes]:
+        """The decoded bytes that are there, by key."""
+        found = {key: reader.held for key, reader in self._readers.items()}
+        return {key: data for key, data in found.items() if data is not None}
+
     async def read(self, key: bytes) -> bytes:
         """Return decoded bytes, decoding them again if they were not kept.
 

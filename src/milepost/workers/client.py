@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,8 +58,11 @@ from milepost.protocol.messages import (
 from milepost.protocol.sampling import SamplingParams
 from milepost.workers.waiting_line import WaitingLine
 
+logger = logging.getLogger(__name__)
+
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
+ReadMedia = Callable[[bytes], Awaitable[bytes]]  # key -> content; raises what it cannot do
 Answer = Status | CacheSummary | CacheChanged | SlotChanged | MediaCounts
 
 
@@ -83,6 +87,7 @@ class GenerateSpec:
     reasoning: ReasoningLimit | None = None
     media: tuple[MediaRef, ...] = ()
     media_data: Mapping[bytes, bytes] = field(default_factory=dict)  # by key; sent when asked for
+    read_media: ReadMedia | None = None  # for what is not in `media_data`
 
     def message(self, request_id: int) -> Generate:
         """Return the message that asks an engine for it."""
@@ -159,6 +164,11 @@ class Generation:
         return self._spec.media_data
 
     @property
+    def read_media(self) -> ReadMedia | None:
+        """How to get at the content of media that is not in `media_data`."""
+        return self._spec.read_media
+
+    @property
     def is_open(self) -> bool:
         """Whether a choice has not ended, as far as its events were taken."""
         return self._num_open > 0
@@ -193,6 +203,7 @@ class EngineClient:
         self._generations: dict[int, Generation] = {}
         self._left: dict[int, Generation] = {}  # cancelled, and not ended yet
         self._waiters: dict[int, asyncio.Future[Answer]] = {}
+        self._reading: set[asyncio.Future[None]] = set()  # media that the engine waits for
         self._ids = itertools.count(1)
 
     # --- for the API layer ---------------------------------------------------------------
@@ -353,8 +364,22 @@ class EngineClient:
         """Send what the engine asks for; what is not there any more is sent empty."""
         generation = self._generations.get(message.request_id)
         known = generation.media_data if generation is not None else {}
+        read = generation.read_media if generation is not None else None
         for key in message.keys:
-            self._send(MediaData(key=key, data=known.get(key, b"")))
+            if key in known or read is None:
+                self._send(MediaData(key=key, data=known.get(key, b"")))
+            else:
+                reading = asyncio.ensure_future(self._read_and_send(key, read))
+                self._reading.add(reading)
+                reading.add_done_callback(self._reading.discard)
+
+    async def _read_and_send(self, key: bytes, read: ReadMedia) -> None:
+        try:
+            data = await read(key)
+        except (KeyError, MilepostError) as error:
+            logger.warning("the content of an image cannot be had again: %s", error)
+            data = b""
+        self._send(MediaData(key=key, data=data))
 
     def _answer(self, query_id: int, answer: Answer) -> None:
         waiter = self._waiters.get(query_id)

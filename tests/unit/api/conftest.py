@@ -20,6 +20,7 @@ from milepost.chat.boundaries import BoundaryFinder
 from milepost.chat.template_set import load_templates
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import Settings
+from milepost.media.loader import MediaLoader
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Api:
             templates=templates,
             boundaries=BoundaryFinder(templates),
             tokenizer=PromptTokenizer(vocab),
+            media=MediaLoader(self.settings.media),
             settings=self.settings,
             model_name="tiny",
             created=1_700_000_000,

@@ -183,7 +183,7 @@ def test_several_choices_share_the_prompt(api: Api) -> None:
                 ]
             },
             400,
-            "messages[0].content[0] is an image",
+            "messages[0].content[0] is an image, but the model is loaded without a projector",
         ),
         ({"messages": [{"role": "user", "content": "x" * 600}]}, 400, "the prompt has 619 tokens"),
         ({"model": "gpt-4"}, 404, "there is no model 'gpt-4' here; served is tiny"),

@@ -63,8 +63,8 @@ def test_a_known_source_is_decoded_again_only_when_it_is_asked_for() -> None:
         again = await loader.load([part(picture())], 0)
         assert again.facts == first.facts
         (key,) = {facts.key for facts in again.facts}
-        assert first._readers[key].held is not None
-        assert again._readers[key].held is None
+        assert list(first.held) == [key]
+        assert again.held == {}
         assert await read_all(again) == await read_all(first)
 
     run(test)

@@ -323,6 +323,31 @@ def test_media_are_sent_when_the_engine_asks_for_them() -> None:
     run(test)
 
 
+def test_media_that_are_not_held_are_read_when_the_engine_asks() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+
+        async def read(key: bytes) -> bytes:
+            if key != b"old":
+                raise KeyError(key)
+            return b"decoded again"
+
+        media_data = {b"new": b"held"}
+        async with client.generate(spec(media_data=media_data, read_media=read)) as generation:
+            wire.sent.clear()
+            keys = (b"old", b"new", b"unknown")
+            client.take(NeedMedia(request_id=generation.request_id, keys=keys))
+            for _ in range(3):  # the reading tasks have nothing to wait for
+                await asyncio.sleep(0)
+            assert wire.sent == [
+                MediaData(key=b"new", data=b"held"),
+                MediaData(key=b"old", data=b"decoded again"),
+                MediaData(key=b"unknown", data=b""),
+            ]
+
+    run(test)
+
+
 def test_media_are_counted_by_the_engine() -> None:
     async def test() -> None:
         client, wire = ready_client()
