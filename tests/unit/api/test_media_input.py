@@ -177,3 +177,14 @@ def test_bad_multimodal_prompts_get_a_sentence(api: Api, prompt: dict[str, Any],
     answer = api.complete(path="/completion", prompt=prompt)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
+
+
+def test_tokens_are_counted_without_asking_for_an_answer(api: Api) -> None:
+    api.engine.model = SEEING
+    text = {"type": "text", "text": "look"}
+    path = "/v1/chat/completions/input_tokens"
+    with_image = api.post(path, messages=user(text, image())).json()
+    without = api.post(path, messages=user(text)).json()
+    assert with_image["object"] == "response.input_tokens"
+    assert with_image["input_tokens"] == without["input_tokens"] + 8
+    assert api.engine.specs == []
