@@ -2,9 +2,9 @@
 
     python -m benchmarks.workloads.screenshots FILE [--seed N]
 
-Screenshots come as results of tools, between calls that return text. After six of them one is looked
-at again, the same image as before; the client takes one out of the middle and puts a newer one in
-its place; it goes back to what was; and the developer sends two images among words.
+Screenshots come as results of tools, between calls that return text. After six of them one is
+looked at again, the same image as before; the client takes one out of the middle and puts a newer
+one in its place; it goes back to what was; and the developer sends two images among words.
 """
 
 from __future__ import annotations
