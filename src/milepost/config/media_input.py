@@ -77,7 +77,7 @@ class MediaInputSettings:
             group="Images and audio",
             unit="s",
             minimum=1,
-            maximum=7200,
+            maximum=3600,  # likewise, at 48 kHz
             help="Longest audio.",
         ),
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes.vocab import IM_END, IM_START, FakeVocab
 
 from milepost.chat.boundaries import BoundaryFinder
+from milepost.chat.builtin_templates import BUILTIN_TEMPLATES
+from milepost.chat.control_texts import spell_markers
 from milepost.chat.conversation import Conversation, parse_conversation
 from milepost.chat.media_parts import FIRST_OPENING, MARKER_CHARS, MediaPart
 from milepost.chat.template import ChatTemplate, SpecialTexts
@@ -21,6 +24,7 @@ from milepost.errors import InvalidRequest, TemplateFailed
 TURN = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
 MARKER = chr(FIRST_OPENING) + chr(FIRST_OPENING - 16) * 4  # of the first image
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+PUBLISHED = sorted((Path(__file__).parents[4] / "shared" / "templates").glob("*.jinja"))
 REMEMBERS_ALL = MemoLimits(min_chars=1)
 
 
@@ -233,3 +237,22 @@ def test_what_stood_before_and_between_images_is_not_tokenised_again() -> None:
     tokenize(parse_conversation([*known, user(text("c")), user(text("d"))]), tokenizer=tokenizer)
     assert vocab.num_chars < 200
     assert MARKER_CHARS == 5
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN_TEMPLATES))
+def test_built_in_templates_keep_images_in_their_places(name: str) -> None:
+    check_keeps_images(BUILTIN_TEMPLATES[name])
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_templates_keep_images_in_their_places(path: Path) -> None:
+    check_keeps_images(path.read_text(encoding="utf-8"))
+
+
+def check_keeps_images(source: str) -> None:
+    """Assert that images come out between the texts that they were sent between."""
+    parts = [text("one"), IMAGE, text("two"), IMAGE, IMAGE, text("three")]
+    prompt = template(source).render(parse_conversation([user(*parts)]))
+    shown = spell_markers(prompt, "<image>")
+    assert "one<image>two<image><image>three" in shown
+    assert shown.count("<image>") == len(prompt.media) == 3
