@@ -163,6 +163,10 @@ class Generation:
         """The content of its media by key; kept as long as the engine may ask for it."""
         return self._spec.media_data
 
+    def holds(self, key: bytes) -> bool:
+        """Say whether a media is in the prompt."""
+        return any(ref.key == key for ref in self._spec.media)
+
     @property
     def read_media(self) -> ReadMedia | None:
         """How to get at the content of media that is not in `media_data`."""
@@ -362,16 +366,23 @@ class EngineClient:
 
     def _send_media(self, message: NeedMedia) -> None:
         """Send what the engine asks for; what is not there any more is sent empty."""
-        generation = self._generations.get(message.request_id)
-        known = generation.media_data if generation is not None else {}
-        read = generation.read_media if generation is not None else None
         for key in message.keys:
+            generation = self._find_holder(message.request_id, key)
+            known = generation.media_data if generation is not None else {}
+            read = generation.read_media if generation is not None else None
             if key in known or read is None:
                 self._send(MediaData(key=key, data=known.get(key, b"")))
             else:
                 reading = asyncio.ensure_future(self._read_and_send(key, read))
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
+
+    def _find_holder(self, request_id: int, key: bytes) -> Generation | None:
+        """Return the request that the engine asks, or if it was left, another with that media."""
+        generation = self._generations.get(request_id)
+        if generation is not None:
+            return generation
+        return next((each for each in self._generations.values() if each.holds(key)), None)
 
     async def _read_and_send(self, key: bytes, read: ReadMedia) -> None:
         try:

@@ -317,8 +317,24 @@ def test_media_are_sent_when_the_engine_asks_for_them() -> None:
                 MediaData(key=b"k", data=b"rgb"),
                 MediaData(key=b"unknown", data=b""),
             ]
-            client.take(NeedMedia(request_id=generation.request_id + 1, keys=(b"k",)))
-            assert wire.sent[2:] == [MediaData(key=b"k", data=b"")]
+        wire.sent.clear()
+        client.take(NeedMedia(request_id=generation.request_id, keys=(b"k",)))  # it was left
+        assert wire.sent == [MediaData(key=b"k", data=b"")]
+
+    run(test)
+
+
+def test_media_of_a_request_that_was_left_come_from_another_one() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        media = (MediaRef(pos=0, kind="image", key=b"k", width=1, height=1),)
+        fields = {"media": media, "media_data": {b"k": b"rgb"}}
+        async with client.generate(spec(**fields)) as left:
+            pass
+        async with client.generate(spec()), client.generate(spec(**fields)):
+            wire.sent.clear()
+            client.take(NeedMedia(request_id=left.request_id, keys=(b"k",)))
+            assert wire.sent == [MediaData(key=b"k", data=b"rgb")]
 
     run(test)
 
