@@ -56,6 +56,7 @@ def resolve_settings(settings: Settings, source: ModelSource) -> Settings:
     Reads the key file and the heads of the model and projector files, and may fetch both.
     """
     engine = settings.engine
+    check_media_path(settings.media.media_path)
     path, projector = resolve_files(source, engine)
     aliases = settings.server.alias
     # llama.cpp does the same without a word, so that `-b 256` alone works.
@@ -66,6 +67,12 @@ def resolve_settings(settings: Settings, source: ModelSource) -> Settings:
         server=replace(settings.server, api_keys=all_api_keys(settings.server)),
         model_name=aliases[0] if aliases else source.hf_repo or model_name_of(path),
     )
+
+
+def check_media_path(folder: str) -> None:
+    """Raise ConfigurationError if a folder for media is named that is none."""
+    if folder and not Path(folder).expanduser().is_dir():
+        raise ConfigurationError(f"--media-path {folder} is no folder; give one that exists")
 
 
 def resolve_files(source: ModelSource, engine: EngineSettings) -> tuple[Path, str]:

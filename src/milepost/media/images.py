@@ -30,6 +30,7 @@ TURNS = {  # its values -> how to get an upright image
 # a few bytes each, would keep the decoder busy for hours.
 START_OF_SCAN = b"\xff\xda"
 MAX_SCANS = 200  # arbitrary
+STRIP_PIXELS = 1 << 20
 
 # Pillow's own limit is one for the process, and warns where ours refuses.
 Image.MAX_IMAGE_PIXELS = None
@@ -87,9 +88,14 @@ def _on_white(image: Image.Image) -> Image.Image:
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if not image.has_transparency_data:
         return image.convert("RGB")
-    above = image.convert("RGBA")
-    white = Image.new("RGBA", above.size, "white")
-    return Image.alpha_composite(white, above).convert("RGB")
+    width, height = image.size
+    flat = Image.new("RGB", image.size, "white")
+    num_rows = max(STRIP_PIXELS // width, 1)
+    for top in range(0, height, num_rows):  # not all at once: that is a copy of eight bytes a pixel
+        box = (0, top, width, min(top + num_rows, height))
+        strip = image.crop(box).convert("RGBA")
+        flat.paste(strip, box, strip)  # as far as it is opaque
+    return flat
 
 
 def _reason(error: Exception) -> str:

@@ -16,9 +16,9 @@ WHERE = "messages[2].content[1]"
 MAX_PIXELS = 1_000_000
 
 
-def decode(data: bytes) -> tuple[int, int, bytes]:
+def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int, bytes]:
     """Return width, height and pixels of an image file."""
-    decoded = decode_image(data, MAX_PIXELS, WHERE)
+    decoded = decode_image(data, max_pixels, WHERE)
     return decoded.facts.width, decoded.facts.height, decoded.data
 
 
@@ -86,6 +86,15 @@ def test_what_is_transparent_is_white(kind: str) -> None:
     image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
     options = {"lossless": True} if kind == "WEBP" else {}
     assert decode(saved(image, kind, **options)) == (2, 1, 2 * WHITE)
+
+
+def test_what_is_half_transparent_is_half_white_in_every_strip() -> None:
+    image = Image.new("RGBA", (1024, 2100), (0, 0, 0, 0))
+    image.paste((255, 0, 0, 128), (0, 1000, 1024, 2100))
+    _, _, pixels = decode(saved(image), max_pixels=3_000_000)
+    row = 3 * 1024
+    assert pixels[: 1000 * row] == bytes([255]) * (1000 * row)
+    assert pixels[1000 * row :] == bytes([255, 127, 127]) * (1100 * 1024)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20_000, 10), (10, 20_000)])
