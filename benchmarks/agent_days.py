@@ -50,13 +50,13 @@ class DayRun:
     kind: Kind
     budget: Budget
 
-    def serve(self, model: Path, projector: Path | None, threads: int) -> ServedModel:
+    def serve(self, model: Path, projector: Path, threads: int) -> ServedModel:
         """Return what both servers are told."""
         is_tight = self.budget == "tight"
         tight_mib = choose_tight_cache_ram_mib(self.kind)
         return ServedModel(
             model=str(model),
-            mmproj=None if projector is None else str(projector),
+            mmproj=str(projector),
             ctx_size=CTX_SIZE,
             parallel=PARALLEL,
             threads=threads,

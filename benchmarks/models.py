@@ -98,10 +98,8 @@ def write_benchmark_model(kind: Kind, folder: Path) -> Path:
     return write_recipe(recipe, folder / f"benchmark-{kind}.gguf")
 
 
-def write_benchmark_projector(kind: Kind, folder: Path) -> Path | None:
-    """Write the projector of a memory kind into a folder; None for kinds that take no images."""
-    if kind not in KIND_OF:
-        return None
+def write_benchmark_projector(kind: Kind, folder: Path) -> Path:
+    """Write the projector of the model of a memory kind into a folder and return its path."""
     path = folder / f"benchmark-mmproj-{kind}.gguf"
     return write_projector(KIND_OF[kind], path, text_width=SHAPES[kind].embd)
 

@@ -15,8 +15,8 @@ from PIL import Image
 from tests import models
 from tests.fakes.file_server import file_server
 from tests.processes import RunningServer, running_server
-from tests.projectors import KIND_OF, write_projector
-from tests.unit.media.pictures import png_of_header, saved
+from tests.projectors import KIND_OF, write_audio_projector, write_projector
+from tests.unit.media.pictures import png_of_header, saved, wav
 
 KINDS: tuple[models.Kind, ...] = ("window", "hybrid")
 WORDS = "Look at this and say what is wrong with the chart on the page. " * 6
@@ -270,3 +270,50 @@ def test_without_a_projector_the_flag_is_named(server: RunningServer) -> None:
     answer = server.http.post("/v1/chat/completions", json={"messages": [user(image("red"))]})
     assert answer.status_code == 400
     assert "start the server with --mmproj FILE" in answer.json()["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def hearing(
+    tiny_models: dict[models.Kind, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Seeing]:
+    """A server with a projector for audio."""
+    pytest.importorskip("soundfile")
+    folder = tmp_path_factory.mktemp("servers")
+    projector = write_audio_projector(folder / "mmproj-audio.gguf")
+    flags = ["-np", "2", "-t", "1", "--mmproj", str(projector)]
+    with running_server(tiny_models["full"], flags, folder / "log") as server:
+        address = f"{server.url}/v1"
+        with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
+            yield Seeing(server, client)
+
+
+def sound(hertz: int, rate: int = 16_000) -> dict[str, Any]:
+    """Return a second of a square wave as a part of a message."""
+    half = rate // hertz // 2
+    period = b"\x00\x20" * half + b"\x00\xe0" * half
+    samples = (period * hertz)[: 2 * rate]
+    data = base64.b64encode(wav(samples, rate)).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def test_audio_is_heard_counted_and_reused(hearing: Seeing) -> None:
+    messages = [user(text(WORDS), sound(400), text("What is this?"))]
+    first = hearing.chat(messages)
+    again = hearing.chat([*messages, {"role": "assistant", "content": "A"}, user(text("So?"))])
+    other = hearing.chat([user(text(WORDS), sound(500), text("What is this?"))])
+    assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 8
+    assert [hearing.why(each)["media_encoded"] for each in (first, again, other)] == [1, 0, 1]
+    assert logprobs(first) != logprobs(other)
+
+
+def test_a_projector_for_audio_takes_no_images(hearing: Seeing) -> None:
+    assert hearing.server.http.get("/props").json()["modalities"]["audio"] is True
+    with pytest.raises(openai.BadRequestError, match="is an image, but the model's projector"):
+        hearing.chat([user(image("red"))])
+
+
+def test_hostile_audio_is_a_400(hearing: Seeing) -> None:
+    for data in (b"RIFF", wav(b""), b"ID3" + bytes(100), wav(bytes(100), rate=1)):
+        part = {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode()}}
+        with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[0\]"):
+            hearing.chat([user(part)])
