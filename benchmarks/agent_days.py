@@ -18,7 +18,11 @@ from typing import Literal
 
 from tests.models import KINDS, Kind
 
-from benchmarks.models import choose_tight_cache_ram_mib, write_benchmark_model
+from benchmarks.models import (
+    choose_tight_cache_ram_mib,
+    write_benchmark_model,
+    write_benchmark_projector,
+)
 from benchmarks.report import RESULTS, read_page_cache
 from benchmarks.workloads.agent_day import NAME, make_agent_day
 from milepost.bench.compare import CompareCommand, run_compare
@@ -46,12 +50,13 @@ class DayRun:
     kind: Kind
     budget: Budget
 
-    def serve(self, model: Path, threads: int) -> ServedModel:
+    def serve(self, model: Path, projector: Path, threads: int) -> ServedModel:
         """Return what both servers are told."""
         is_tight = self.budget == "tight"
         tight_mib = choose_tight_cache_ram_mib(self.kind)
         return ServedModel(
             model=str(model),
+            mmproj=str(projector),
             ctx_size=CTX_SIZE,
             parallel=PARALLEL,
             threads=threads,
@@ -74,10 +79,11 @@ def main() -> int:
         traces = arguments.traces or [write_day(Path(folder))]
         for run in runs:
             model = write_benchmark_model(run.kind, arguments.models or Path(folder))
+            projector = write_benchmark_projector(run.kind, Path(folder))
             read_page_cache(model)
             command = CompareCommand(
                 traces=traces,
-                served=run.serve(model, arguments.threads),
+                served=run.serve(model, projector, arguments.threads),
                 servers=arguments.servers,
                 options=options,
                 output=name_output(arguments.results, run),

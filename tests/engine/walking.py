@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests import models
+from tests.media_content import Content
 
-from milepost.protocol.messages import Boundary, BoundaryKind
+from milepost.protocol.messages import Boundary, BoundaryKind, MediaRef
 
 LETTERS = range(models.token_id("a"), models.token_id("z") + 1)
 ROLES = {"system": "s", "user": "u", "tool": "t", "assistant": "a"}  # a token each
@@ -17,11 +18,13 @@ BEGIN, END = models.token_id(models.TURN_START), models.token_id(models.TURN_END
 NEWLINE = models.token_id("Ċ")  # how the vocabulary spells it
 MAX_PROMPT_TOKENS = 320
 MAX_CONVERSATIONS = 6
+IMAGE_RATE = 0.35  # of texts that have an image, of these that have two, ...
+IMAGE_COST = 50  # tokens, about; the large ones of the tests take twice as many
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; its text is tokens."""
+    """One message; its text is tokens, and -1 - i for the i-th image of the walk."""
 
     role: str
     text: tuple[int, ...]
@@ -41,6 +44,13 @@ class Prompt:
     tokens: list[int]
     boundaries: tuple[Boundary, ...]
     keeps_prompt_end: bool
+    images: tuple[tuple[int, int], ...] = ()  # position and number
+    media: tuple[MediaRef, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """About how many cells it takes."""
+        return len(self.tokens) + IMAGE_COST * len(self.images)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -49,6 +59,7 @@ class Prompt:
             "prompt": self.tokens,
             "boundaries": self.boundaries,
             "keeps_prompt_end": self.keeps_prompt_end,
+            "media": self.media,
         }
 
 
@@ -59,16 +70,21 @@ def begin(role: str) -> list[int]:
 def encode(conversation: Conversation, *, keeps_prompt_end: bool = False) -> Prompt:
     """Return the prompt of a conversation, with the boundaries that the front end would find."""
     tokens: list[int] = []
+    images: list[tuple[int, int]] = []
     boundaries: list[Boundary] = []
     last_user = max((i for i, m in enumerate(conversation) if m.role == "user"), default=-1)
     for index, message in enumerate(conversation):
         if index == last_user:
             boundaries.append(Boundary(len(tokens), "last_user", index, message.role))
-        tokens += message.encode()
+        for item in message.encode():
+            if item < 0:
+                images.append((len(tokens), -1 - item))
+            else:
+                tokens.append(item)
         kind: BoundaryKind = "system_end" if message.role == "system" else "message_end"
         boundaries.append(Boundary(len(tokens), kind, index, message.role))
     boundaries.append(Boundary(len(tokens), "prompt_end"))
-    return Prompt(tokens + begin("assistant"), tuple(boundaries), keeps_prompt_end)
+    return Prompt(tokens + begin("assistant"), tuple(boundaries), keeps_prompt_end, tuple(images))
 
 
 @dataclass
@@ -81,6 +97,7 @@ class Walk:
     conversations: list[Conversation] = field(default_factory=list)
     current: int = 0
     done: list[str] = field(default_factory=list)  # what was done so far, for people
+    images: list[Content] = field(default_factory=list)  # in messages, if there are any; or audio
 
     def __post_init__(self) -> None:
         self.systems = [Message("system", self._text(40, 90)) for _ in range(2)]
@@ -102,7 +119,11 @@ class Walk:
             "compact": self._compact,
             "open": self._open,
         }
-        name = self.randoms.choices(list(actions), (4, 3, 2, 2, 3, 3, 1, 1))[0]
+        weights = [4, 3, 2, 2, 3, 3, 1, 1]
+        if self.images:
+            actions |= {"swap": self._swap, "remove": self._remove}
+            weights += [3, 1]
+        name = self.randoms.choices(list(actions), weights)[0]
         if self._num_tokens() > MAX_PROMPT_TOKENS:
             name = self.randoms.choice(["strip", "compact", "return", "branch"])
         return self._settle(name, actions[name])
@@ -117,11 +138,14 @@ class Walk:
 
     def _settle(self, name: str, act: Callable[[], None]) -> Prompt:
         act()
-        while len(prompt := encode(self.conversation).tokens) > MAX_PROMPT_TOKENS:
+        while (prompt := encode(self.conversation)).cost > MAX_PROMPT_TOKENS:
             name += "+compact" if len(self.conversation) > 3 else "+cut"
             self._shorten()
-        self.done.append(f"{name} of {self.current}: {len(prompt)} tokens")
-        return encode(self.conversation, keeps_prompt_end=self.keeps_prompt_end)
+        places = f", images {list(prompt.images)}" if prompt.images else ""
+        self.done.append(f"{name} of {self.current}: {len(prompt.tokens)} tokens{places}")
+        prompt = encode(self.conversation, keeps_prompt_end=self.keeps_prompt_end)
+        media = tuple(self.images[number].ref(pos) for pos, number in prompt.images)
+        return replace(prompt, media=media)
 
     def _shorten(self) -> None:
         if len(self.conversation) > 3:
@@ -177,6 +201,32 @@ class Walk:
         summary = Message("user", self._text(10, 40))
         self.conversations[self.current] = [old[0], summary, *kept]
 
+    def _swap(self) -> None:
+        """Let another image take the place of one; what follows stays."""
+        self._change_image(lambda: (self._image(),))
+
+    def _remove(self) -> None:
+        """Take an image out, or put text in its place."""
+        self._change_image(lambda: self._text(0, 5) if self.randoms.random() < 0.5 else ())
+
+    def _change_image(self, choose: Callable[[], tuple[int, ...]]) -> None:
+        places = [
+            (index, pos)
+            for index, message in enumerate(self.conversation)
+            for pos, item in enumerate(message.text)
+            if item < 0
+        ]
+        if not places:
+            self._append()
+            return
+        index, pos = self.randoms.choice(places)
+        message = self.conversation[index]
+        text = message.text[:pos] + choose() + message.text[pos + 1 :]
+        self.conversation[index] = Message(message.role, text)
+
+    def _image(self) -> int:
+        return -1 - self.randoms.randrange(len(self.images))
+
     def _add(self, conversation: Conversation) -> None:
         if len(self.conversations) < MAX_CONVERSATIONS:
             self.conversations.append(conversation)
@@ -186,7 +236,10 @@ class Walk:
             self.conversations[self.current] = conversation
 
     def _num_tokens(self) -> int:
-        return len(encode(self.conversation).tokens)
+        return encode(self.conversation).cost
 
     def _text(self, least: int, most: int) -> tuple[int, ...]:
-        return tuple(self.randoms.choices(LETTERS, k=self.randoms.randint(least, most)))
+        text = self.randoms.choices(LETTERS, k=self.randoms.randint(least, most))
+        while self.images and self.randoms.random() < IMAGE_RATE:
+            text.insert(self.randoms.randint(0, len(text)), self._image())
+        return tuple(text)

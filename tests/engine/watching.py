@@ -9,23 +9,40 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from tests.engine.running import GREEDY
 from tests.engine.test_loop import FakeConnection
+from tests.media_content import Content
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.main import choose_parked, make_context, make_memory
+from milepost.engine.media_keys import holds_up_to
+from milepost.engine.media_layouts import MediaModel
+from milepost.engine.media_prompt import MediaSpan
+from milepost.engine.media_worker import Done, Job
 from milepost.engine.memory import Memory
 from milepost.errors import DecodeAborted
 from milepost.libllama import Batch, Context, Model
-from milepost.protocol.messages import Boundary, Cancel, Delta, Finished, Generate, TokenLogprob
+from milepost.libllama.media import Projector
+from milepost.libllama.media_batch import MediaBatch
+from milepost.protocol.messages import (
+    Boundary,
+    Cancel,
+    Delta,
+    Finished,
+    Generate,
+    MediaCounts,
+    MediaData,
+    NeedMedia,
+    TokenLogprob,
+)
 
 TICK_S = 0.05  # arbitrary; prefills then seem to take long enough for any restore to be worth it
 MAX_STEPS = 5000
@@ -122,6 +139,11 @@ class WatchedContext:
             self._note(batch._seq_ids[:num_done])
         raise DecodeAborted("aborted")
 
+    def decode_media(self, batch: MediaBatch, *, is_causal: bool) -> None:
+        """Compute a part of an image as the library does."""
+        self._context.decode_media(batch, is_causal=is_causal)
+        self._note(np.full(batch.num_tokens, batch._seq_id[0]))
+
     def _note(self, seq_ids: np.ndarray) -> None:
         num_ubatch = self._context.num_ubatch_tokens
         for choice in self.loop._running:
@@ -130,8 +152,9 @@ class WatchedContext:
             if num_new == 0:
                 continue
             computed = self.computed.setdefault(choice.request.request_id, Computed())
-            stop = slot.num_tokens + num_new
-            for start in range(slot.num_tokens, stop, num_ubatch):
+            first = slot.num_tokens + slot.num_partial
+            stop = first + num_new
+            for start in range(first, stop, num_ubatch):
                 end = min(start + num_ubatch, stop)
                 self.prefixes.note(choice.tokens, start, end)
                 if choice.index == 0:
@@ -143,7 +166,8 @@ class WatchedContext:
 class Reply:
     """All that came for the first choice of a request."""
 
-    prompt: np.ndarray
+    prompt: np.ndarray  # with its media
+    spans: tuple[MediaSpan, ...] = ()
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finished: Finished | None = None
 
@@ -167,14 +191,21 @@ class WatchedEngine:
     connection: FakeConnection
     replies: dict[int, Reply] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    contents: dict[bytes, bytes] = field(default_factory=dict)  # of images, by key
+    num_asked: int = 0  # for contents
+    counts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # that came, by query
+    media_waits: bool = False  # replies then know their text alone
 
     def send(self, prompt: list[int], **fields: Any) -> int:
         """Put a request into the queue; return its number."""
         number = next(self.numbers)
         tokens = np.array(prompt, np.int32)
-        self.replies[number] = Reply(tokens)
         fields = {"sampling": GREEDY, "num_logprobs": 10, **fields}
         message = Generate(request_id=number, tokens=tokens.tobytes(), **fields)
+        self.replies[number] = Reply(tokens)
+        if not self.media_waits:
+            expanded = self.loop._media.expand(message, tokens)
+            self.replies[number] = Reply(expanded.keys, expanded.spans)
         self.connection.inbox.append(message)
         return number
 
@@ -195,7 +226,16 @@ class WatchedEngine:
                 self.replies[message.request_id].logprobs += message.logprobs
             if isinstance(message, Finished):
                 self.replies[message.request_id].finished = message
+            if isinstance(message, NeedMedia):
+                self._send_media(message)
+            if isinstance(message, MediaCounts):
+                self.counts[message.query_id] = message.counts
         self.connection.sent.clear()
+
+    def _send_media(self, message: NeedMedia) -> None:
+        for key in message.keys:
+            self.num_asked += 1
+            self.connection.inbox.append(MediaData(key=key, data=self.contents[key]))
 
     def step_aborted(self, num_ubatches: int) -> None:
         """Let the loop do one step that stops after so many micro-batches of a prefill."""
@@ -229,7 +269,9 @@ class WatchedEngine:
         assert not self.loop._running
         assert slots.num_idle == len(slots.slots)
         for slot in slots.all:
-            assert self.context.pos_max(slot.seq_id) == slot.num_tokens - 1
+            assert slot.num_partial == 0
+            pos_max = self.context.pos_max(slot.seq_id)
+            assert holds_up_to(slot.held, pos_max) if slot.num_tokens else pos_max == -1
         assert self.context.pos_max(slots.spare_id) == -1
         self.memory.cache.check_invariants()
 
@@ -238,9 +280,85 @@ class WatchedEngine:
         return [pos for pos in computed.ends if pos <= len(self.replies[number].prompt)]
 
 
+class WakingConnection(FakeConnection):
+    """One that `wake` keeps from waiting."""
+
+    is_woken = False
+
+    def wake(self) -> None:
+        self.is_woken = True
+
+    def receive(self, *, wait: bool, timeout_s: float | None = None) -> list[Any]:
+        is_woken, self.is_woken = self.is_woken, False
+        return super().receive(wait=wait and not is_woken, timeout_s=timeout_s)
+
+
+@dataclass
+class SteppedWorker:
+    """What `MediaWorker` does, without a thread: a walk with the same seed is the same walk.
+
+    Jobs are done at once, or when `work` is called.
+    """
+
+    projector: Projector
+    connection: WakingConnection
+    waits: bool = False
+    jobs: list[Job] = field(default_factory=list)
+    calls: list[Callable[[], None]] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+    has_files: bool = False
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+        if not self.waits:
+            self.work()
+
+    def work(self) -> None:
+        """Do all jobs that were not cancelled."""
+        for function in self.calls:
+            function()
+        self.calls.clear()
+        for job in self.jobs:
+            assert job.data is not None
+            if job.is_cancelled:
+                self.done.append(Done(job))
+            else:
+                self.done.append(Done(job, self.projector.encode(job.size, job.data)))
+        self.jobs.clear()
+        self.connection.wake()
+
+    def collect(self) -> list[Done]:
+        done, self.done = self.done, []
+        return done
+
+    def call(self, function: Callable[[], None]) -> None:
+        self.calls.append(function)
+        if not self.waits:
+            self.work()
+
+    def clear(self) -> None: ...
+
+    def close(self) -> bool:
+        """Leave the projector to whoever opened it."""
+        return False
+
+
+@dataclass(frozen=True)
+class WatchedMedia:
+    """A projector, and the images or pieces of audio that may come."""
+
+    projector: Projector
+    images: list[Content]
+    budget_bytes: int  # of their embeddings
+    waits: bool = False  # until `SteppedWorker.work` is called
+
+
 @contextlib.contextmanager
 def watched_engine(
-    model: Model, settings: EngineSettings, budget_bytes: int
+    model: Model,
+    settings: EngineSettings,
+    budget_bytes: int,
+    media: WatchedMedia | None = None,
 ) -> Iterator[WatchedEngine]:
     """Make the loop of an engine whose batches are watched; its cache has so many bytes.
 
@@ -249,18 +367,36 @@ def watched_engine(
     num_parked = choose_parked(model, settings)
     with make_context(model, settings, num_parked) as context:
         memory = make_memory(context, settings, num_parked)
-        watched, connection = WatchedContext(context), FakeConnection()
+        watched, connection = WatchedContext(context), WakingConnection()
         limits = replace(memory.cache.limits, budget_bytes=budget_bytes)
         cache = PrefixCache(memory.cache.traits, limits)
         disk = None
         if settings.cache_dir:
             disk = open_disk_tier(settings, model.library.name, memory.traits, cache)
         memory = replace(memory, context=watched, cache=cache, disk=disk)  # type: ignore[arg-type]
+        contents = {}
+        if media is not None:
+            memory = replace(memory, media=media_model(media, connection, settings.ubatch_size))
+            contents = {image.ref().key: image.data for image in media.images}
         ticks = itertools.count()
         loop = Loop(memory, connection, settings, lambda: TICK_S * next(ticks))  # type: ignore[arg-type]
         watched.loop = loop
-        yield WatchedEngine(loop, memory, watched, connection)
+        waits = media is not None and media.waits
+        yield WatchedEngine(loop, memory, watched, connection, contents=contents, media_waits=waits)
         loop.close()
+
+
+def media_model(
+    media: WatchedMedia, connection: WakingConnection, num_ubatch_tokens: int
+) -> MediaModel:
+    """Return what the engine has of a projector."""
+    return MediaModel(
+        projector=media.projector,
+        worker=SteppedWorker(media.projector, connection, media.waits),  # type: ignore[arg-type]
+        identity=b"walk",
+        budget_bytes=media.budget_bytes,
+        num_ubatch_tokens=num_ubatch_tokens,
+    )
 
 
 def boundary(pos: int, kind: Any, index: int = -1, role: str = "") -> Boundary:

@@ -16,6 +16,7 @@ from milepost.protocol.messages import (
     Delta,
     Divergence,
     Finished,
+    MediaRef,
     ModelInfo,
     PromptProgress,
     SlotStatus,
@@ -161,6 +162,10 @@ class FakeEngine:
             num_live_tokens=35,
             counters=Counters(num_requests=3, num_ram_restores=2),
         )
+
+    async def count_media(self, media: Sequence[MediaRef]) -> tuple[int, ...]:
+        """Return a token for each pixel and sample."""
+        return tuple(ref.width * ref.height + ref.num_samples for ref in media)
 
     async def change_cache(self, action: CacheAction, request_id: int = -1) -> CacheChanged:
         """Note the change and free 500 bytes."""

@@ -15,7 +15,7 @@ from tests.fakes.hub import FakeHub, Repository
 MODEL = b"GGUF" + (3).to_bytes(4, "little") + b"\1" * 500_000
 SCRIPT = """
 import sys
-from milepost.cli.hub import fetch_model
+from milepost.cli import hub
 from milepost.config import LogSettings, ModelSource
 from milepost.errors import ConfigurationError
 from milepost.logs import set_up_logging
@@ -25,7 +25,7 @@ source = ModelSource(
     hf_repo=sys.argv[1], hf_file=sys.argv[2], hf_token=sys.argv[3], offline=sys.argv[4] == "1"
 )
 try:
-    print(fetch_model(source))
+    print(getattr(hub, sys.argv[5])(source))
 except ConfigurationError as error:
     sys.exit(f"SENTENCE {error}")
 """
@@ -39,7 +39,14 @@ class Client:
     home: Path
 
     def fetch(
-        self, repo: str, *, file: str = "", token: str = "", offline: bool = False, **more: str
+        self,
+        repo: str,
+        *,
+        file: str = "",
+        token: str = "",
+        offline: bool = False,
+        how: str = "fetch_model",
+        **more: str,
     ) -> subprocess.CompletedProcess[str]:
         environment = {
             name: value
@@ -54,7 +61,7 @@ class Client:
             **more,
         }
         return subprocess.run(
-            [sys.executable, "-c", SCRIPT, repo, file, token, str(int(offline))],
+            [sys.executable, "-c", SCRIPT, repo, file, token, str(int(offline)), how],
             env=environment,
             capture_output=True,
             text=True,
@@ -109,6 +116,21 @@ def test_a_quant_or_a_file_can_be_named(client: Client) -> None:
     assert fetched_path(client.fetch("user/small:f16")).read_bytes() == b"GGUF F16"
     path = fetched_path(client.fetch("user/small:f16", file="small-Q4_K_M.gguf"))
     assert path.name == "small-Q4_K_M.gguf"
+
+
+def test_the_projector_beside_the_model_is_fetched_when_it_is_wanted(client: Client) -> None:
+    assert "mmproj" not in client.fetch("user/small").stdout
+    done = client.fetch("user/small", how="fetch_with_projector")
+    assert done.returncode == 0, done.stderr
+    assert "small-Q4_K_M.gguf" in done.stdout
+    assert "mmproj-Q4_K_M.gguf" in done.stdout
+    assert "--no-mmproj does without" in done.stderr
+
+
+def test_without_a_projector_there_the_model_is_fetched_alone(client: Client) -> None:
+    done = client.fetch("user/split", how="fetch_with_projector")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("None)")
 
 
 def test_a_cut_connection_is_resumed_where_it_broke(client: Client) -> None:

@@ -26,11 +26,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors", "units", "protocol"},
     "engine": BASE | {"protocol", "cache", "libllama"},
     "chat": {"errors", "config", "protocol"},
+    "media": {"errors", "config", "chat"},
     "workers": BASE | {"protocol"},
-    "api": BASE | {"protocol", "chat", "workers", "metrics"},
+    "api": BASE | {"protocol", "chat", "media", "workers", "metrics"},
     "dashboard": {"metrics"},
     "assemble": BASE
-    | {"protocol", "libllama", "chat", "workers", "api", "metrics", "dashboard", "bench"},
+    | {"protocol", "libllama", "chat", "media", "workers", "api", "metrics", "dashboard", "bench"},
     "bench": {"errors", "units", "logs"},  # talks HTTP to servers, starts them as processes
     "cli": BASE | {"protocol", "assemble", "bench", "cache"},
 }
@@ -49,6 +50,8 @@ OWNERS = {
     "click": {"cli"},
     "httpx": {"bench"},
     "matplotlib": {"bench"},
+    "PIL": {"media"},
+    "soundfile": {"media"},
 }
 # Too slow for `milepost --help`, or leading to something that is.
 NOT_AT_TOP_OF_CLI = {

@@ -57,7 +57,7 @@ def test_chunks_begin_with_the_one_that_others_are_compared_with() -> None:
 
 @pytest.mark.parametrize(("budget", "cache_ram_mib"), [("ample", 8192), ("tight", 63)])
 def test_budgets_of_a_day(budget: str, cache_ram_mib: int) -> None:
-    served = DayRun("hybrid", budget).serve(Path("hybrid.gguf"), threads=2)  # type: ignore[arg-type]
+    served = DayRun("hybrid", budget).serve(Path("hybrid.gguf"), Path("projector.gguf"), 2)  # type: ignore[arg-type]
     assert served.cache_ram_mib == cache_ram_mib
     assert (served.ctx_checkpoints or 0) >= 32
     assert served.ctx_size >= 36_000

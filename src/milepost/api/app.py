@@ -18,6 +18,7 @@ from milepost.api.native_completion import build_native_completion_router
 from milepost.api.openai_chat import build_chat_router
 from milepost.api.openai_completions import build_completions_router
 from milepost.api.services import Services
+from milepost.api.token_counts import build_token_counts_router
 
 
 def create_app(services: Services) -> FastAPI:
@@ -32,6 +33,7 @@ def create_app(services: Services) -> FastAPI:
         services.preparation.close()
         if services.reply_disk is not None:
             services.reply_disk.close()
+        services.media.close()
 
     app = FastAPI(
         docs_url=None,
@@ -42,6 +44,7 @@ def create_app(services: Services) -> FastAPI:
     )
     for build_router in (
         build_chat_router,
+        build_token_counts_router,
         build_completions_router,
         build_native_completion_router,
         build_native_router,

@@ -78,7 +78,12 @@ def _count(report: CacheReport, num_prompt_tokens: int) -> str:
     if report.num_restored_bytes:
         start += f" ({report.num_restored_bytes / 1e6:.1f} MB in {report.restore_ms:.1f} ms)"
     again = f", {report.num_prefilled_twice} of them again" if report.num_prefilled_twice else ""
-    return f"{start}; {report.num_prefilled} were computed{again}."
+    media = ""
+    if report.num_media:
+        media = (
+            f" Of {report.num_media} images and audios, {report.num_media_encoded} were encoded."
+        )
+    return f"{start}; {report.num_prefilled} were computed{again}.{media}"
 
 
 def _reason(report: CacheReport) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from milepost.api.chat_reply import reply_reader
 from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
+from milepost.api.media_input import add_media, check_modalities
 from milepost.api.sampling_fields import INT32_MAX, check_range
 from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
@@ -15,6 +16,7 @@ from milepost.api.structured_fields import read_schema
 from milepost.chat.boundaries import PromptBoundaries
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import Conversation, parse_conversation
+from milepost.chat.media_parts import MediaPart
 from milepost.chat.reasoning_limit import NO_LIMIT, ReasoningWish, make_limit, reasoning_state
 from milepost.chat.reasoning_restorer import restore_reasoning
 from milepost.chat.reply_keeper import ReplyContext
@@ -41,6 +43,8 @@ class ChatPrompt:
 
     prompt: Prompt
     reply: ReplyPlan
+    media: tuple[MediaPart, ...] = ()  # images and audio, which are yet to be loaded
+    media_positions: tuple[int, ...] = ()  # where they stand among the tokens
 
 
 def render_prompt(services: Services, fields: ChatFields) -> RenderedPrompt:
@@ -54,14 +58,18 @@ async def prepare_chat_prompt(
 ) -> ChatPrompt:
     """Return the prompt as tokens, with its boundaries, and the plan of its replies."""
     wishes = read_reply_wishes(services, fields)
-    return await services.preparation.run(
+    draft = await services.preparation.run(
         num_body_bytes, lambda: make_prompt(services, fields, wishes)
     )
+    prompt = await add_media(services, draft.prompt, draft.media, draft.media_positions)
+    return replace(draft, prompt=prompt)
 
 
 def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
-    """Return the same at once, on this thread."""
+    """Return the same at once, on this thread, but without media."""
     conversation = read_conversation(services, fields)
+    if conversation.media:
+        check_modalities(services.model, conversation.media)
     kwargs = template_kwargs(services, fields)
     rendered = _render(services, fields, conversation, kwargs)
     found = services.boundaries.find(
@@ -71,13 +79,14 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         kwargs=kwargs,
     )
     replies = found.replies
-    exact = RenderedPrompt(rendered, rendered.marks, replies.spans)
-    tokens, positions = services.tokenizer.tokenize_with_positions(
-        exact, [boundary.offset for boundary in found.boundaries]
-    )
+    exact = rendered.with_spans(replies.spans)
+    media = [marker.end for marker in rendered.media]
+    offsets = sorted({*media, *(boundary.offset for boundary in found.boundaries)})
+    tokens, found_positions = services.tokenizer.tokenize_with_positions(exact, offsets)
+    positions = dict(zip(offsets, found_positions, strict=True))
     boundaries = tuple(
-        Boundary(pos, boundary.kind, boundary.message_index, boundary.role)
-        for pos, boundary in zip(positions, found.boundaries, strict=True)
+        Boundary(positions[each.offset], each.kind, each.message_index, each.role)
+        for each in found.boundaries
     )
     rules = read_rules(services, fields, wishes)
     reply_format = services.templates.choose(conversation).reply_format
@@ -107,7 +116,7 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         _make_context(found, plan),
         replies,
     )
-    return ChatPrompt(prompt, plan)
+    return ChatPrompt(prompt, plan, conversation.media, tuple(positions[end] for end in media))
 
 
 def read_conversation(services: Services, fields: ChatFields) -> Conversation:

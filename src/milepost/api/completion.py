@@ -18,10 +18,12 @@ from milepost.api.shapes import ChoiceResult
 from milepost.chat.reply_keeper import ReplyContext, ReplyKeeper, SampledReply
 from milepost.chat.reply_places import RepliesFound
 from milepost.errors import ContextExceeded, InvalidRequest
+from milepost.media.loader import MediaFiles
 from milepost.protocol.messages import (
     Boundary,
     Delta,
     Finished,
+    MediaRef,
     PromptProgress,
     ReasoningLimit,
 )
@@ -44,6 +46,8 @@ class Prompt:
     reasoning: ReasoningLimit | None = None
     reply: ReplyContext | None = None  # to keep replies by; None where there is no conversation
     replies: RepliesFound | None = None  # those in the conversation
+    media: tuple[MediaRef, ...] = ()  # between the tokens, in rising order of their positions
+    files: MediaFiles | None = None  # their content; None without media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,9 @@ class Completion:
         self._ends[index] = end
         self._record.num_decoded_tokens += end.timings.predicted_n
         if index % self.num_choices == 0:
+            spec = self._specs[index // self.num_choices]
+            if spec.media:  # what they take is known to the engine only
+                self._record.num_prompt_tokens += end.num_prompt_tokens - len(spec.tokens)
             self._record.num_cached_tokens += end.timings.cache_n
             self._record.ends.append(end)
 
@@ -203,6 +210,9 @@ def plan_completion(
             has_new_tools=prompt.has_new_tools,
             constraint=prompt.constraint,
             reasoning=prompt.reasoning,
+            media=prompt.media,
+            media_data=prompt.files.held if prompt.files else {},
+            read_media=prompt.files.read if prompt.files else None,
         )
         for prompt in prompts
     ]

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from milepost.api.http_body import JsonResponse
 from milepost.api.services import Services
+from milepost.protocol.messages import ModelInfo
 
 
 class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,22 @@ class ModelMeta(msgspec.Struct, frozen=True, kw_only=True):
     memory_kind: str
 
 
+class ArchitectureShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes and gives."""
+
+    input_modalities: tuple[str, ...]  # "text", "image", "audio"
+    output_modalities: tuple[str, ...] = ("text",)
+
+
+class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of llama-server's second list, where some clients look for "multimodal"."""
+
+    name: str
+    model: str
+    type: str = "model"
+    capabilities: tuple[str, ...]
+
+
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the list."""
 
@@ -31,12 +48,14 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "model"
     created: int
     owned_by: str = "milepost"
+    architecture: ArchitectureShape
     meta: ModelMeta
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     """The list of models."""
 
+    models: tuple[ModelCapabilities, ...]
     object: str = "list"
     data: tuple[ModelShape, ...]
 
@@ -48,7 +67,8 @@ def build_models_router(services: Services) -> APIRouter:
     @router.get("/v1/models")
     @router.get("/models")
     async def list_models() -> Response:
-        return JsonResponse(ModelList(data=(model_shape(services),)))
+        capabilities = capabilities_shape(services)
+        return JsonResponse(ModelList(models=(capabilities,), data=(model_shape(services),)))
 
     @router.get("/v1/models/{name:path}")
     async def get_model(name: str) -> Response:
@@ -65,6 +85,7 @@ def model_shape(services: Services) -> ModelShape:
         id=services.model_name,
         aliases=services.settings.server.alias,
         created=services.created,
+        architecture=ArchitectureShape(input_modalities=input_modalities(model)),
         meta=ModelMeta(
             n_vocab=model.num_vocab,
             n_ctx=model.num_context_tokens,
@@ -76,3 +97,19 @@ def model_shape(services: Services) -> ModelShape:
             memory_kind=model.memory_kind,
         ),
     )
+
+
+def capabilities_shape(services: Services) -> ModelCapabilities:
+    """Return what llama-server says of the abilities of the served model."""
+    is_multimodal = len(input_modalities(services.model)) > 1
+    return ModelCapabilities(
+        name=services.model_name,
+        model=services.model_name,
+        capabilities=("completion", "multimodal") if is_multimodal else ("completion",),
+    )
+
+
+def input_modalities(model: ModelInfo) -> tuple[str, ...]:
+    """Return what a model takes."""
+    taken = {"text": True, "image": model.has_vision, "audio": model.has_audio}
+    return tuple(name for name, is_taken in taken.items() if is_taken)

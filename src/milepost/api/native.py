@@ -12,12 +12,14 @@ from starlette.responses import Response
 from milepost.api.chat_prompt import render_prompt
 from milepost.api.fields import field_error, parse_body
 from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.multimodal_prompt import MEDIA_MARKER
 from milepost.api.native_completion import generation_settings
 from milepost.api.schemas_native import (
     ApplyTemplateAnswer,
     DefaultGenerationSettings,
     DetokenizeAnswer,
     DetokenizeFields,
+    Modalities,
     NextTokenShape,
     PieceShape,
     PropsAnswer,
@@ -29,6 +31,7 @@ from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
 from milepost.api.shapes import SYSTEM_FINGERPRINT
 from milepost.api.slot_actions import act_on_slot
+from milepost.chat.control_texts import spell_markers
 from milepost.errors import NotSupported, Unavailable
 from milepost.protocol.messages import SlotStatus
 
@@ -73,7 +76,7 @@ def build_native_router(services: Services) -> APIRouter:
         body = await read_body(request, max_body_bytes)
         fields = parse_body(ChatFields, body)
         text = await services.preparation.run(len(body), lambda: render_prompt(services, fields))
-        return JsonResponse(ApplyTemplateAnswer(prompt=str(text)))
+        return JsonResponse(ApplyTemplateAnswer(prompt=spell_markers(text, MEDIA_MARKER)))
 
     return router
 
@@ -89,6 +92,8 @@ def props_answer(services: Services) -> PropsAnswer:
         total_slots=model.num_parallel,
         model_alias=services.model_name,
         model_path=Path(settings.engine.model_path).name,
+        modalities=Modalities(vision=model.has_vision, audio=model.has_audio),
+        media_marker=MEDIA_MARKER,
         endpoint_slots=settings.server.slots,
         endpoint_metrics=settings.server.metrics,
         chat_template=templates.default.source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from fastapi import APIRouter
@@ -18,6 +18,7 @@ from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
 from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.multimodal_prompt import prepare_raw_prompts
 from milepost.api.request_log import name_record
 from milepost.api.schemas_native import (
     GenerationSettings,
@@ -55,14 +56,14 @@ class NativeRequest:
     """What an answer repeats of its request."""
 
     model_name: str
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Prompt]
     params: CompletionParams
     wishes: AnswerWishes
     vocab: Vocab
 
     def prompt_of(self, index: int) -> Sequence[int]:
-        """Return the prompt of a choice."""
-        return self.prompts[index // self.params.num_choices]
+        """Return the text tokens of the prompt of a choice."""
+        return self.prompts[index // self.params.num_choices].tokens
 
 
 def build_native_completion_router(services: Services) -> APIRouter:
@@ -78,17 +79,11 @@ def build_native_completion_router(services: Services) -> APIRouter:
         num_logprobs = _read_num_logprobs(fields)
         params = build_params(fields, services, num_logprobs)
         wishes = read_wishes(fields, services.settings, num_logprobs)
-        prompts = await services.preparation.run(len(body), lambda: prepare(services, fields))
+        prompts = await prepare(services, fields, len(body))
         # llama-server's answer has no id; the list of requests needs one.
         record = name_record(request.scope, make_head("cmpl", services.model_name).id)
         completion = plan_completion(services, prompts, params, record)
-        native = NativeRequest(
-            services.model_name,
-            [prompt.tokens for prompt in prompts],
-            params,
-            wishes,
-            services.vocab,
-        )
+        native = NativeRequest(services.model_name, prompts, params, wishes, services.vocab)
         if wishes.stream:
             return EventStreamResponse(NativeStream(completion, native), wishes.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())
@@ -98,13 +93,13 @@ def build_native_completion_router(services: Services) -> APIRouter:
     return router
 
 
-def prepare(services: Services, fields: NativeFields) -> list[Prompt]:
+async def prepare(services: Services, fields: NativeFields, num_body_bytes: int) -> list[Prompt]:
     """Return the prompts as tokens, with what their continuations are held to."""
-    constraint = make_text_constraint(fields, services)
-    return [
-        Prompt(tokens, constraint=constraint)
-        for tokens in services.tokenizer.tokenize_raw(fields.prompt)
-    ]
+    constraint = await services.preparation.run(
+        num_body_bytes, lambda: make_text_constraint(fields, services)
+    )
+    prompts = await prepare_raw_prompts(services, fields.prompt, num_body_bytes)
+    return [replace(prompt, constraint=constraint) for prompt in prompts]
 
 
 def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> NativeAnswer:

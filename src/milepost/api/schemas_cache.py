@@ -66,6 +66,8 @@ class FactsShape(msgspec.Struct, frozen=True, kw_only=True):
     prefilled_tokens: int
     prefilled_twice_tokens: int
     prefill_chunks: int
+    media: int
+    media_encoded: int
     checkpoints: int
     failed_restores: int
     refused_sources: int
@@ -179,6 +181,9 @@ class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
     evicted_checkpoints: int
     evicted_segments: int
     thinned_checkpoints: int
+    media_encoded: int
+    media_reused: int
+    media_encode_s: float
 
 
 class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,6 +286,8 @@ def _facts_shape(report: CacheReport, num_prompt_tokens: int) -> FactsShape:
         prefilled_tokens=report.num_prefilled,
         prefilled_twice_tokens=report.num_prefilled_twice,
         prefill_chunks=report.num_prefill_chunks,
+        media=report.num_media,
+        media_encoded=report.num_media_encoded,
         checkpoints=report.num_checkpoints,
         failed_restores=report.num_failed_restores,
         refused_sources=report.num_refused_sources,
@@ -353,4 +360,7 @@ def _counters_shape(summary: CacheSummary) -> CountersShape:
         evicted_checkpoints=counters.num_evicted_checkpoints,
         evicted_segments=counters.num_evicted_segments,
         thinned_checkpoints=counters.num_thinned_checkpoints,
+        media_encoded=counters.num_media_encoded,
+        media_reused=counters.num_media_reused,
+        media_encode_s=counters.media_encode_s,
     )

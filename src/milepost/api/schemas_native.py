@@ -233,7 +233,8 @@ class PropsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total_slots: int
     model_alias: str
     model_path: str  # the file's name only: the folder is nobody's business
-    modalities: Modalities = Modalities()
+    modalities: Modalities
+    media_marker: str  # stands for an image or audio in prompts of `/completion`
     endpoint_slots: bool
     endpoint_props: bool = False
     endpoint_metrics: bool

@@ -18,6 +18,7 @@ from milepost.chat.tokenizer import PromptTokenizer
 from milepost.chat.vocab import Vocab
 from milepost.config import Settings
 from milepost.errors import InvalidRequest, NotFound, Unavailable
+from milepost.media.loader import MediaLoader
 from milepost.protocol.messages import ModelInfo
 from milepost.workers.client import EngineClient
 
@@ -31,6 +32,7 @@ class Services:
     templates: TemplateSet
     boundaries: BoundaryFinder
     tokenizer: PromptTokenizer
+    media: MediaLoader
     settings: Settings
     model_name: str
     created: int  # Unix time at which the model was set up, for `/v1/models`

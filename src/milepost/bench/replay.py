@@ -126,7 +126,7 @@ class Replay:
         requests = []
         skipped: dict[str, int] = {}
         for request in self._trace.requests():
-            if request.needs:
+            if request.needs and request.needs not in self._server.traits.abilities:
                 skipped[request.needs] = skipped.get(request.needs, 0) + 1
             else:
                 requests.append(request)

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 
 from milepost.bench.answer import AnswerReader, ChatAnswer
+from milepost.bench.media_tokens import media_parts, put_between, stand_in
 from milepost.bench.oracle import Tokens
 from milepost.bench.trace import Message, Tool
 from milepost.errors import BenchmarkFailed
@@ -36,6 +37,8 @@ class ServerTraits:
     num_context_tokens: int | None = None  # for one request
     is_native: bool = False  # it has llama-server's endpoints and fields
     bos_text: str = ""  # what its prompts may begin with
+    abilities: frozenset[str] = frozenset()  # of what requests may need: "images", "audio"
+    media_marker: str = ""  # what its /apply-template writes for an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ class ServerClient:
     timeout_s: float = 3600.0  # longest silence; a long prefill on a slow machine is one
     traits: ServerTraits = field(init=False)
     _http: httpx.AsyncClient = field(init=False, repr=False)
+    _media_counts: dict[str, int] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.url = self.url.rstrip("/").removesuffix("/v1")
@@ -102,6 +106,8 @@ class ServerClient:
             num_context_tokens=settings.get("n_ctx"),
             is_native="chat_template" in props,
             bos_text=str(props.get("bos_token") or ""),
+            abilities=_read_abilities(props),
+            media_marker=str(props.get("media_marker") or ""),
         )
         return self.traits
 
@@ -119,11 +125,8 @@ class ServerClient:
         Raises BenchmarkFailed when the template refuses the messages.
         """
         body = _chat_body(messages, tools)
-        text = str((await self._post("/apply-template", body))["prompt"])
-        bos = self.traits.bos_text
-        # Where the template writes the begin token, the tokenizer must not add another.
-        has_bos = bool(bos) and text.startswith(bos)
-        return await self._tokenize({"content": text, "add_special": not has_bos})
+        media = [stand_in(part, await self._count_media(part)) for part in media_parts(messages)]
+        return put_between(await self._tokenize_texts(body, len(media)), media)
 
     async def tokenize_text(self, text: str) -> Tokens:
         """Return the tokens of a text in the middle of a prompt."""
@@ -184,6 +187,32 @@ class ServerClient:
         answer = await self._post("/tokenize", {**body, "parse_special": True})
         return np.array(answer["tokens"], np.int32)
 
+    async def _tokenize_texts(self, body: dict[str, Any], num_media: int) -> list[Tokens]:
+        """Return the tokens of a prompt's text: before, between and behind its media."""
+        text = str((await self._post("/apply-template", body))["prompt"])
+        pieces = text.split(self.traits.media_marker) if num_media else [text]
+        if len(pieces) != num_media + 1:
+            raise BenchmarkFailed(
+                f"the template of {self.url} writes {len(pieces) - 1} of {num_media} images"
+            )
+        bos = self.traits.bos_text
+        # Where the template writes the begin token, the tokenizer must not add another.
+        wants_bos = not (bos and text.startswith(bos))
+        return [
+            await self._tokenize({"content": piece, "add_special": wants_bos and i == 0})
+            for i, piece in enumerate(pieces)
+        ]
+
+    async def _count_media(self, part: dict[str, Any]) -> int:
+        """Return how many tokens an image takes: those that a prompt with it has beside text."""
+        key = repr(part)
+        if key not in self._media_counts:
+            body = _chat_body([{"role": "user", "content": [part]}], ())
+            answer = await self._post("/v1/chat/completions/input_tokens", body)
+            texts = await self._tokenize_texts(body, 1)
+            self._media_counts[key] = int(answer["input_tokens"]) - sum(map(len, texts))
+        return self._media_counts[key]
+
     async def _why_unready(self) -> str:
         """Return why the server takes no requests yet; "" when it does."""
         for path in ("/health", "/v1/models"):  # the latter where there is no /health
@@ -211,6 +240,12 @@ class ServerClient:
             return str(response.json()["data"][0]["id"]) if response.is_success else ""
         except (httpx.TransportError, ValueError, LookupError, TypeError):
             return ""
+
+
+def _read_abilities(props: dict[str, Any]) -> frozenset[str]:
+    modalities = props.get("modalities") or {}
+    names = {"vision": "images", "audio": "audio"}
+    return frozenset(name for key, name in names.items() if modalities.get(key))
 
 
 async def _read_answer(response: httpx.Response, reader: AnswerReader, call: ChatCall) -> bool:

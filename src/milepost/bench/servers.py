@@ -39,6 +39,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """What both servers are told; None leaves it to the server's own default."""
 
     model: str  # path
+    mmproj: str | None = None  # path of the projector
     ctx_size: int
     parallel: int
     threads: int
@@ -54,8 +55,9 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         """Return the settings for the results, without paths."""
         fields = msgspec.structs.asdict(self)
         del fields["model"], fields["slot_save_path"]
-        if self.chat_template_file is not None:
-            fields["chat_template_file"] = Path(self.chat_template_file).name
+        for name in ("chat_template_file", "mmproj"):
+            if fields[name] is not None:
+                fields[name] = Path(fields[name]).name
         return fields
 
 
@@ -194,6 +196,7 @@ def find_free_port() -> int:
 def _milepost_flags(served: ServedModel) -> dict[str, str | int | None]:
     return {
         "--model": served.model,
+        "--mmproj": served.mmproj,
         "--ctx-size": served.ctx_size,
         "--parallel": served.parallel,
         "--threads": served.threads,

@@ -30,6 +30,8 @@ def make_params(library: Any, served: ServedModel, port: int) -> Any:
     """Return the settings as the wheel's server takes them."""
     params = library.CommonParams()
     params.model.path = served.model
+    if served.mmproj is not None:
+        params.mmproj.path = served.mmproj
     params.n_ctx = served.ctx_size
     params.n_parallel = served.parallel
     params.n_batch = served.batch_size

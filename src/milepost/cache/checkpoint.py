@@ -17,6 +17,7 @@ CheckpointKind = Literal[
     "last_user",  # before the last user message
     "prompt_end",  # before the generation prompt
     "breakpoint",  # the client asked for it
+    "media",  # before or behind an image or a piece of audio
     # where a state was at hand
     "chunk",
     "prompt_whole",

@@ -6,6 +6,7 @@
         index.sqlite        and SQLite's own files beside it
         index.sqlite.damaged
         blobs/
+        media/              what a projector made of images and audio, if one was loaded
 
 Whatever a crash leaves, a whole blob is kept: it says itself what it is.
 """
@@ -33,6 +34,7 @@ from milepost.cache.blob_files import (
     read_front,
 )
 from milepost.cache.disk_format import parse_tokens
+from milepost.cache.embedding_files import MEDIA_FOLDER, clear_embeddings
 from milepost.cache.fingerprint import FINGERPRINT_FILE, Fingerprint
 from milepost.cache.index import Index
 from milepost.errors import DiskCacheUnusable, StoredStateLost
@@ -98,7 +100,10 @@ class DiskFolder:
         return self.open_index(now_s)
 
     def remove_contents(self, index: Index) -> None:
-        """Remove every state and token, whoever stored them; the count of written bytes stays."""
+        """Remove every state, token and embedding, whoever stored them.
+
+        The count of written bytes stays.
+        """
         for found in self.files.find_all():
             with contextlib.suppress(FileNotFoundError):
                 if not (found.is_temporary and is_being_written(found.path)):
@@ -110,6 +115,7 @@ class DiskFolder:
             self._damaged_path(suffix).unlink(missing_ok=True)
         for suffix in reversed(_SQLITE_FILES):  # once it is gone, a new one may be made at once
             (self.path / f"{REPLIES_FILE}{suffix}").unlink(missing_ok=True)
+        clear_embeddings(self.path / MEDIA_FOLDER)
 
     def _make(self) -> None:
         make_folder(self.path)

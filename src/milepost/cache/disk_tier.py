@@ -8,6 +8,7 @@ only `fetch` and `close` wait for the disk.
 from __future__ import annotations
 
 import logging
+import pathlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,11 +63,6 @@ class DiskTier:
         self._pending_logits: dict[int, Checkpoint] = {}  # the states that they belong to
 
     @property
-    def folder(self) -> str:
-        """Where all that belongs to this model is."""
-        return str(self._store.path)
-
-    @property
     def bytes_per_s(self) -> float:
         """The measured rate of reading; 0 while it is not known."""
         return self._store.statistics().read_bytes_per_s
@@ -117,6 +113,11 @@ class DiskTier:
         if checkpoint.data is None:
             self._fetch_one(checkpoint)
             self._store.touch([checkpoint.blob_id])
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The folder of its fingerprint."""
+        return self._store.folder
 
     @property
     def is_writing(self) -> bool:

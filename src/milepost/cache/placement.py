@@ -12,6 +12,9 @@ of a micro-batch (rounded up, the state would hold tokens that a later request d
                               exact cut    rounded down         free: nothing follows
 
 The micro-batches after a cut are counted from the cut.
+
+Images and audio are computed in batches of their own, so their begins and ends are cuts that cost
+nothing. States are kept there, and never within.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class PlacementRequest:
     num_ubatch_tokens: int
     limits: PlacementLimits
     wants_prompt_end: bool  # the template renders history unlike its generation prompt
+    media: tuple[tuple[int, int], ...] = ()  # [start, end) of each, ascending: never cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ def plan_prefill(request: PlacementRequest) -> PrefillPlan:
     grid = _Grid(request)
     kinds: dict[int, CheckpointKind] = {}
     for pos, kind in _list_exact(request):
-        if len(kinds) < limits.max_checkpoints - 1 and grid.cut_at(pos):
+        has_room = pos not in kinds and len(kinds) < limits.max_checkpoints - 1
+        if has_room and grid.cut_at(pos):
             kinds[pos] = kind
     exact = sorted(kinds)
     rounded = _list_rounded(request, grid, exact)
@@ -103,7 +108,10 @@ class _Grid:
     """The micro-batches of a prefill with the cuts made so far."""
 
     def __init__(self, request: PlacementRequest) -> None:
-        self._points = [request.start, request.end]  # of pieces, ascending
+        edges = {pos for span in request.media for pos in span}
+        inside = {pos for pos in edges if request.start < pos < request.end}
+        self._points = sorted({request.start, request.end} | inside)  # of pieces, ascending
+        self._media = {start for start, _ in request.media}
         self._num_tokens = min(request.num_ubatch_tokens, request.num_batch_tokens)
         self._num_ideal = self._count()
         limits = request.limits
@@ -117,7 +125,10 @@ class _Grid:
     def cut_at(self, pos: int) -> bool:
         """Cut at a position; False, and nothing done, if that is useless or too expensive."""
         index = bisect_right(self._points, pos)
-        if pos - self._points[index - 1] < MIN_CUT_TOKENS:
+        piece = self._points[index - 1]
+        if pos == piece:  # the begin or the end of a media
+            return True
+        if piece in self._media or pos - piece < MIN_CUT_TOKENS:
             return False
         self._points.insert(index, pos)
         if self.num_extra <= self._max_extra:
@@ -128,6 +139,8 @@ class _Grid:
     def round_down(self, pos: int) -> int:
         """Return the end of the last micro-batch that ends at or before a position."""
         piece = self._points[bisect_right(self._points, pos) - 1]
+        if piece in self._media:
+            return piece
         return pos - (pos - piece) % self._num_tokens
 
     def _count(self) -> int:
@@ -146,6 +159,24 @@ def _list_exact(request: PlacementRequest) -> Iterable[tuple[int, CheckpointKind
             is_inside = request.start < boundary.pos < request.end
             if is_inside and boundary.kind == kind and _is_wanted(boundary, request):
                 yield boundary.pos, kind
+    for pos in _list_media_edges(request.media):
+        if request.start < pos < request.end:
+            yield pos, "media"
+
+
+def _list_media_edges(media: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the begins of all media, which may be replaced, and then the ends, the latest first.
+
+    An end is left out where the next media begins at once.
+    """
+    starts = [start for start, _ in media]
+    followed = {
+        end
+        for (_, end), start in zip(media, starts[1:], strict=False)
+        if start - end < MIN_CUT_TOKENS
+    }
+    ends = [end for _, end in media if end not in followed]
+    return [*reversed(starts), *reversed(ends)]
 
 
 def _list_rounded(

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from milepost.chat.media_parts import part_ends
+
 KEYS = ("cache_control", "prompt_cache_breakpoint")
 MAX_BREAKPOINTS = 80  # of one request, the latest; as many as OpenAI looks at
 
@@ -50,11 +52,9 @@ def find_part_end(text: str, end: int, content: str, num_chars: int) -> int:
 def _read_message(index: int, message: Mapping[str, Any]) -> Iterator[Breakpoint]:
     content = message.get("content")
     parts = content if isinstance(content, list) else []
-    num_chars = 0
-    for part in parts[:-1]:
-        num_chars += len(part["text"]) + (1 if num_chars else 0)  # joined by newlines
+    for part, end in zip(parts[:-1], part_ends(parts), strict=False):
         if _is_marked(part):
-            yield Breakpoint(index, num_chars)
+            yield Breakpoint(index, end)
     if _is_marked(message) or (parts and _is_marked(parts[-1])):
         yield Breakpoint(index)
 

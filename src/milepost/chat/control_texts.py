@@ -56,6 +56,16 @@ class RenderedPrompt(str):
         prompt.spans = spans
         return prompt
 
+    @property
+    def media(self) -> tuple[TokenSpan, ...]:
+        """The markers of images and audio."""
+        return tuple(span for span in self.spans if span.is_media)
+
+    def with_spans(self, spans: Iterable[TokenSpan]) -> RenderedPrompt:
+        """Return the prompt with more spans."""
+        merged = sorted((*self.spans, *spans), key=lambda span: span.start)
+        return RenderedPrompt(self, self.marks, tuple(merged))
+
     def part(self, start: int, end: int) -> RenderedPrompt:
         """Return the prompt [start, end), with the marks inside and the spans that are whole."""
         marks = self.marks[bisect_right(self.marks, start) : bisect_left(self.marks, end)]
@@ -232,6 +242,16 @@ def _strings(value: Any) -> Iterator[str]:
         elif isinstance(item, dict):
             yield from item
             values.extend(item.values())
+
+
+def spell_markers(prompt: RenderedPrompt, spelled: str) -> str:
+    """Return the text of a prompt with another text in place of each marker of media."""
+    pieces: list[str] = []
+    done = 0
+    for marker in prompt.media:
+        pieces += (prompt[done : marker.start], spelled)
+        done = marker.end
+    return "".join((*pieces, prompt[done:]))
 
 
 def _insert(spelled: str, mark: str) -> str:

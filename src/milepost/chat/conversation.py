@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.chat.breakpoints import Breakpoint, read_breakpoints
+from milepost.chat.media_parts import (
+    FIRST_OPENING,
+    PART_KINDS,
+    MediaCollector,
+    MediaPart,
+    choose_opening,
+    is_media,
+    part_ends,
+)
 from milepost.errors import InvalidRequest
 
 # Templates read plain dicts, so messages stay dicts here, against the rule for records.
 Message = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-MEDIA_PARTS = {
-    "image_url": "images",
-    "input_image": "images",
-    "image": "images",
-    "input_audio": "audio",
-    "audio_url": "audio",
-    "file": "files",
-    "input_file": "files",
-    "video_url": "video",
-    "input_video": "video",
+# Parts that cannot be taken -> what could be sent instead.
+FOREIGN_PARTS = {
+    "image": "send images as 'image_url' parts",
+    "audio": "send audio as 'input_audio' parts",
+    "file": "files do not work here; send their text",
+    "input_file": "files do not work here; send their text",
+    "video_url": "videos do not work here; send some of their images",
+    "input_video": "videos do not work here; send some of their images",
 }
 MAX_SHOWN_CHARS = 80  # of a bad value in an error message; arbitrary
 
@@ -36,8 +43,9 @@ MAX_SHOWN_CHARS = 80  # of a bad value in an error message; arbitrary
 class Conversation:
     """A checked conversation; never changed once made, so renderings may share its parts.
 
-    In each message `content` is a string, fields that were null are left out, and the `arguments`
-    of tool calls are what their JSON text stands for (mostly an object, in the order of its keys).
+    In each message `content` is a string, with markers in it where images and audio stand, fields
+    that were null are left out, and the `arguments` of tool calls are what their JSON text stands
+    for (mostly an object, in the order of its keys).
     """
 
     messages: list[Message]
@@ -46,6 +54,8 @@ class Conversation:
     # (message index, call index) -> the JSON text of its arguments as it arrived
     argument_texts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     breakpoints: tuple[Breakpoint, ...] = ()  # no part of what templates see
+    media: tuple[MediaPart, ...] = ()  # marker number i stands for media[i]
+    opening: str = ""  # what markers begin with; "" without media
 
 
 def parse_conversation(
@@ -53,9 +63,10 @@ def parse_conversation(
 ) -> Conversation:
     """Check the `messages`, `tools` and `documents` of a request.
 
-    Text parts are joined by newlines, as llama-server does. Null content becomes "". Tool-call
-    arguments that are no JSON are kept as text: a client that sends back what a model wrote must
-    not be locked out of its conversation by one bad call.
+    Text parts are joined by newlines, as llama-server does; images and audio become markers between
+    them (`media_parts`). Null content becomes "". Tool-call arguments that are no JSON are kept as
+    text: a client that sends back what a model wrote must not be locked out of its conversation by
+    one bad call.
 
     Raises InvalidRequest with the path of the first bad value.
     """
@@ -63,10 +74,24 @@ def parse_conversation(
         raise _invalid(f"messages must be a list of messages, not {_shown(messages)}")
     if not messages:
         raise _invalid("messages is empty; send at least one message, e.g. one with role 'user'")
+    media = MediaCollector(chr(FIRST_OPENING))
+    conversation = _parse(messages, tools, documents, media)
+    if not media.parts:
+        return conversation
+    opening = choose_opening((conversation.tools, conversation.documents, _texts_in(messages)))
+    if opening != media.opening:  # somebody has written what markers begin with
+        media = MediaCollector(opening)
+        conversation = _parse(messages, tools, documents, media)
+    return replace(conversation, media=tuple(media.parts), opening=opening)
+
+
+def _parse(
+    messages: list[Any], tools: object, documents: object, media: MediaCollector
+) -> Conversation:
     argument_texts: dict[tuple[int, int], str] = {}
     parsed: list[Message] = []
     for i, message in enumerate(messages):
-        parsed.append(_parse_message(message, f"messages[{i}]"))
+        parsed.append(_parse_message(message, f"messages[{i}]", media))
         for j, call in enumerate(parsed[-1].get("tool_calls", ())):
             function = call["function"]
             function["arguments"], text = parse_arguments(function["arguments"])
@@ -95,14 +120,26 @@ def parse_arguments(arguments: str | dict[str, Any] | None) -> tuple[Any, str]:
         return arguments, arguments
 
 
-def _parse_message(message: object, where: str) -> Message:
+def _texts_in(messages: list[Any]) -> list[Any]:
+    """Return the messages of a request without what images and audio consist of."""
+    without: list[Any] = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            texts = [part for part in content if not is_media(part)]
+            message = {**message, "content": texts}
+        without.append(message)
+    return without
+
+
+def _parse_message(message: object, where: str, media: MediaCollector) -> Message:
     if not isinstance(message, dict):
         raise _invalid(f"{where} must be an object with role and content, not {_shown(message)}")
     role = message.get("role")
     if role not in ROLES:
         what = f"is {_shown(role)}" if "role" in message else "is missing"
         raise _invalid(f"{where}.role {what}; use one of {', '.join(ROLES)}")
-    parsed: Message = {"role": role, "content": _parse_content(message, where)}
+    parsed: Message = {"role": role, "content": _parse_content(message, where, media)}
     for key in ("reasoning_content", "name", "tool_call_id"):
         value = message.get(key)
         if value is None:
@@ -115,7 +152,7 @@ def _parse_message(message: object, where: str) -> Message:
     return parsed
 
 
-def _parse_content(message: dict[str, Any], where: str) -> str:
+def _parse_content(message: dict[str, Any], where: str, media: MediaCollector) -> str:
     if "content" not in message:
         if message["role"] != "assistant":
             raise _invalid(f'{where}.content is missing; send a string, "" if there is no text')
@@ -128,27 +165,27 @@ def _parse_content(message: dict[str, Any], where: str) -> str:
         return content
     if not isinstance(content, list):
         raise _invalid(
-            f"{where}.content must be a string or a list of text parts, not {_shown(content)}"
+            f"{where}.content must be a string or a list of parts, not {_shown(content)}"
         )
+    texts = [_parse_part(part, f"{where}.content[{i}]", media) for i, part in enumerate(content)]
     text = ""
-    for i, part in enumerate(content):
-        part_text = _parse_part(part, f"{where}.content[{i}]")
-        text = f"{text}\n{part_text}" if text else part_text
+    for part_text, end in zip(texts, part_ends(content), strict=True):
+        joint = "\n" if end > len(text) + len(part_text) else ""
+        text = f"{text}{joint}{part_text}"
     return text
 
 
-def _parse_part(part: object, where: str) -> str:
+def _parse_part(part: object, where: str, media: MediaCollector) -> str:
     if not isinstance(part, dict):
         raise _invalid(f'{where} must be an object like {{"type": "text", "text": …}}')
     kind = part.get("type")
-    if isinstance(kind, str) and kind in MEDIA_PARTS:
-        raise _invalid(
-            f"{where} has type {_shown(kind)}, but {MEDIA_PARTS[kind]} do not work here yet; "
-            "send text parts only"
-        )
+    if isinstance(kind, str) and kind in PART_KINDS:
+        return media.add(part, where)
+    if isinstance(kind, str) and kind in FOREIGN_PARTS:
+        raise _invalid(f"{where} has type {_shown(kind)}; {FOREIGN_PARTS[kind]}")
     if kind != "text":
         what = f"is {_shown(kind)}" if "type" in part else "is missing"
-        raise _invalid(f"{where}.type {what}; only 'text' parts work")
+        raise _invalid(f"{where}.type {what}; use 'text', 'image_url' or 'input_audio'")
     text = part.get("text")
     if not isinstance(text, str):
         raise _invalid(f"{where}.text must be a string, not {_shown(text)}")

@@ -18,6 +18,7 @@ import jinja2
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt, unmark
 from milepost.chat.conversation import Conversation, Message
 from milepost.chat.fact_probe import probe_facts
+from milepost.chat.media_parts import find_markers, write_out_markers
 from milepost.chat.probe_texts import Probe
 from milepost.chat.reply_format import ReplyFormat
 from milepost.chat.reply_probe import probe_reply_format
@@ -30,6 +31,7 @@ from milepost.chat.template_messages import (
     wrap_arguments,
 )
 from milepost.chat.template_probe import probe_traits
+from milepost.chat.token_spans import media_span
 from milepost.chat.tool_fallback import (
     choose_calls,
     needs_fallback,
@@ -153,7 +155,11 @@ class ChatTemplate:
                 param="messages",
             ) from error
         shown = self._show_tools(marked, kwargs) if needs_fallback(marked) else marked
-        return unmark(self._render_as_given(shown, add_generation_prompt, kwargs), mark)
+        text = self._render_as_given(shown, add_generation_prompt, kwargs)
+        if not conversation.media:
+            return unmark(text, mark)
+        text = write_out_markers(text, conversation.opening)
+        return self._note_media(unmark(text, mark), conversation)
 
     def _show_tools(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> Conversation:
         fallback, calls = self._tool_fallback, self.reply_format.tool_calls
@@ -176,6 +182,24 @@ class ChatTemplate:
         if conversation.documents is not None or "documents" not in variables:
             variables["documents"] = conversation.documents
         return _without_surrogates(self._render_messages(conversation, variables))
+
+    def _note_media(self, prompt: RenderedPrompt, conversation: Conversation) -> RenderedPrompt:
+        """Note where the markers of media stand, which templates must neither drop nor move."""
+        offsets, numbers = find_markers(prompt, conversation.opening)
+        for i, part in enumerate(conversation.media):
+            if numbers[i : i + 1] != [i]:
+                raise TemplateFailed(
+                    f"the chat template of {self.name} does not keep {part.where} in its place; "
+                    "leave it out, or give another template with --chat-template",
+                    param="messages",
+                )
+        if len(numbers) > len(conversation.media):
+            raise TemplateFailed(
+                f"the chat template of {self.name} writes images more than once; leave them out, "
+                "or give another template with --chat-template",
+                param="messages",
+            )
+        return RenderedPrompt(prompt, prompt.marks, tuple(map(media_span, offsets)))
 
     def _render_or_none(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]

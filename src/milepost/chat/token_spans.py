@@ -5,7 +5,8 @@
     pieces    ────────────────────────                  ──────────────────────────────
 
 What stands between the spans is tokenised piece by piece. A piece ends where a generation prompt
-ended, so it gets the tokens that it had in the prompt behind which the reply was sampled.
+ended, so it gets the tokens that it had in the prompt behind which the reply was sampled. The
+marker of an image is a span without tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from milepost.chat.media_parts import MARKER_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,19 @@ class TokenSpan:
     end: int
     tokens: array[int]  # never changed
 
+    @property
+    def is_media(self) -> bool:
+        """Whether it is the marker of an image or audio."""
+        return self.end > self.start and not self.tokens
+
     def moved(self, distance: int) -> TokenSpan:
         """Return the span so many characters further on."""
         return TokenSpan(self.start + distance, self.end + distance, self.tokens)
+
+
+def media_span(start: int) -> TokenSpan:
+    """Return the span of an image's marker, which has no tokens here."""
+    return TokenSpan(start, start + MARKER_CHARS, array("i"))
 
 
 @dataclass(frozen=True, slots=True)

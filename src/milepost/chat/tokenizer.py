@@ -183,7 +183,7 @@ class PromptTokenizer:
     def _tokenize_one(self, prompt: object, where: str) -> list[int]:
         if isinstance(prompt, Mapping):
             if prompt.get("multimodal_data"):
-                raise _invalid(f"{where} has multimodal_data, which does not work here yet")
+                raise _invalid(f"{where} has multimodal_data, which works at /completion only")
             prompt = prompt.get("prompt_string")
         first = prompt[0] if isinstance(prompt, list) and prompt else prompt
         add_special = not (isinstance(first, str) and self._starts_with_bos(first))

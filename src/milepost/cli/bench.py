@@ -177,6 +177,7 @@ def redact_command(
 @click.option(
     "--chat-template-file", default=None, type=FILE, help="Template instead of the model's own."
 )
+@click.option("--mmproj", default=None, type=FILE, help="Projector, for traces with images.")
 @click.option(
     "--server",
     "servers",
@@ -211,7 +212,7 @@ def compare_command(**given: Any) -> int:
     from milepost.bench.replay import ReplayOptions
     from milepost.bench.servers import SERVERS, ServedModel
 
-    template = given["chat_template_file"]
+    template, projector = given["chat_template_file"], given["mmproj"]
     served = ServedModel(
         model=str(given["model"]),
         ctx_size=given["ctx_size"],
@@ -223,6 +224,7 @@ def compare_command(**given: Any) -> int:
         ctx_checkpoints=given["ctx_checkpoints"],
         checkpoint_min_step=given["checkpoint_min_step"],
         chat_template_file=None if template is None else str(template),
+        mmproj=None if projector is None else str(projector),
     )
     options = ReplayOptions(
         closed=given["closed"],

@@ -14,7 +14,7 @@ def _names(*texts: str) -> frozenset[str]:
 # Ask for what milepost always does, or for a detail that has no counterpart here.
 ACCEPTED_SWITCHES = _names(
     "--kv-unified -kvu --cont-batching -cb --no-context-shift --cache-prompt --perf --no-perf",
-    "--warmup --no-warmup --no-mmproj --no-mmproj-auto --no-models-autoload --escape -e",
+    "--warmup --no-warmup --no-models-autoload --escape -e",
     "--no-agent -no-ag --no-ui-mcp-proxy --no-webui-mcp-proxy --no-cors-credentials",
     "--log-prefix --no-log-prefix --log-timestamps --no-log-timestamps",
 )
@@ -28,7 +28,7 @@ _SERVER = (
     "--cors-credentials --api-prefix --ui-config --webui-config --ui-config-file "
     "--webui-config-file --ui-mcp-proxy --webui-mcp-proxy --tools --tools-runtime "
     "--mcp-servers-config --mcp-servers-json --agent -ag --embedding --embeddings --rerank "
-    "--reranking --ssl-key-file --ssl-cert-file --props --media-path --models-dir --models-preset "
+    "--reranking --ssl-key-file --ssl-cert-file --props --models-dir --models-preset "
     "--models-max --models-autoload --sleep-idle-seconds --tags --log-disable --log-prompts-dir"
 )
 _CACHE = (
@@ -49,8 +49,7 @@ _HARDWARE = (
 _MODEL = (
     "--model-url -mu --docker-repo -dr --override-kv --lora --lora-scaled "
     "--lora-init-without-apply --control-vector --control-vector-scaled "
-    "--control-vector-layer-range --mmproj -mm --mmproj-url -mmu --mmproj-auto --mmproj-offload "
-    "--no-mmproj-offload --mmproj-device -mmdev --image-min-tokens --image-max-tokens "
+    "--control-vector-layer-range --mmproj-url -mmu --mmproj-device -mmdev "
     "--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir "
     "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default "
     "--fim-qwen-7b-spec --fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default "
@@ -85,5 +84,7 @@ REASONS = {
     "-no-kvu": "all requests share one KV cache",
     "--model-url": "download the file and give it with -m, or use -hf user/repo",
     "-mu": "download the file and give it with -m, or use -hf user/repo",
+    "--mmproj-url": "download the file and give it with --mmproj",
+    "-mmu": "download the file and give it with --mmproj",
     "--log-disable": "use --log-verbosity 0",
 }

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from milepost.cli.model_file import PART_NAME
 from milepost.config import ModelSource
@@ -20,8 +20,10 @@ from milepost.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")  # tried in this order; then the first file
+PROJECTOR = "mmproj"
 # Parts of names of GGUF files that are no language model by themselves.
-SIDE_FILES = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+SIDE_FILES = (PROJECTOR, "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+QUANT_BITS = re.compile(r"(?<![A-Za-z])(?:I?Q|BF|F|MXFP|TQ)(\d+)", re.IGNORECASE)  # Q4_K_M, F16
 
 
 class HubFailed(ConfigurationError):
@@ -42,13 +44,22 @@ def fetch_model(source: ModelSource) -> Path:
     Writes to the hub library's cache. Raises HubFailed with one sentence.
     """
     repo, quant = parse_repo(source.hf_repo)
+    return _fetch_model(_list_files(repo, source), repo, quant, source)[0]
+
+
+def fetch_with_projector(source: ModelSource) -> tuple[Path, Path | None]:
+    """Return the local paths of a model and of the projector beside it, None if there is none.
+
+    As `fetch_model` otherwise.
+    """
+    repo, quant = parse_repo(source.hf_repo)
     listing = _list_files(repo, source)
-    chosen = source.hf_file or choose_file(listing.files, quant)
-    if not chosen or chosen not in listing.files:
-        raise HubFailed(_explain_absence(repo, source.hf_file or quant, listing))
-    logger.info("model %s of hub repository %s", chosen, repo)
-    paths = [_fetch_file(repo, name, source, listing) for name in parts_of(chosen, listing.files)]
-    return paths[0]
+    path, chosen = _fetch_model(listing, repo, quant, source)
+    projector = choose_projector(listing.files, chosen)
+    if not projector:
+        return path, None
+    logger.info("projector %s of hub repository %s; --no-mmproj does without", projector, repo)
+    return path, _fetch_file(repo, projector, source, listing)
 
 
 def parse_repo(text: str) -> tuple[str, str]:
@@ -73,6 +84,30 @@ def choose_file(files: Sequence[str], quant: str) -> str:
     return candidates[0] if candidates and not quant else ""
 
 
+def choose_projector(files: Sequence[str], model: str) -> str:
+    """Return the projector for a model file, "" if there is none.
+
+    As llama-server does: one in the folder of the model or above it, the nearest; of several
+    there, the one whose weights have most nearly as many bits as the model's.
+    """
+    folder = PurePosixPath(model).parent
+    candidates = [
+        PurePosixPath(name)
+        for name in files
+        if name.endswith(".gguf")
+        and PROJECTOR in PurePosixPath(name).name
+        and (folder == PurePosixPath(name).parent or PurePosixPath(name).parent in folder.parents)
+    ]
+    if not candidates:
+        return ""
+    num_bits = _bits_of(model)
+    best = min(
+        candidates,
+        key=lambda each: (-len(each.parts), abs(_bits_of(each.name) - num_bits), each.name),
+    )
+    return str(best)
+
+
 def parts_of(name: str, files: Sequence[str]) -> list[str]:
     """Return all parts of a split model, the given one first; of another one, itself."""
     match = PART_NAME.match(name)
@@ -86,6 +121,22 @@ def parts_of(name: str, files: Sequence[str]) -> list[str]:
         and (part["stem"], part["count"]) == (match["stem"], match["count"])
     ]
     return [name, *sorted(others)]
+
+
+def _fetch_model(listing: _Listing, repo: str, quant: str, source: ModelSource) -> tuple[Path, str]:
+    """Return the path of the model's first part, and its name in the repository."""
+    chosen = source.hf_file or choose_file(listing.files, quant)
+    if not chosen or chosen not in listing.files:
+        raise HubFailed(_explain_absence(repo, source.hf_file or quant, listing))
+    logger.info("model %s of hub repository %s", chosen, repo)
+    paths = [_fetch_file(repo, name, source, listing) for name in parts_of(chosen, listing.files)]
+    return paths[0], chosen
+
+
+def _bits_of(name: str) -> int:
+    """Return how many bits the weights of a file have, by its name; 0 if that does not tell."""
+    found = QUANT_BITS.findall(PurePosixPath(name).name)
+    return int(found[-1]) if found else 0
 
 
 def _is_model(path: str) -> bool:

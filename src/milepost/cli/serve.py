@@ -13,7 +13,7 @@ import click
 from milepost.cli.collect import BadValue, collect_settings, unknown_variables
 from milepost.cli.flags import FlagCommand
 from milepost.cli.model_file import check_model_file, model_name_of
-from milepost.config import ModelSource, ServerSettings, Settings
+from milepost.config import EngineSettings, ModelSource, ServerSettings, Settings
 from milepost.errors import ConfigurationError, ModelFileError
 from milepost.logs import set_up_logging
 
@@ -51,21 +51,48 @@ serve_command = FlagCommand(
 
 
 def resolve_settings(settings: Settings, source: ModelSource) -> Settings:
-    """Return the settings with model path, model name, micro-batch size and API keys filled in.
+    """Return the settings with paths, model name, micro-batch size and API keys filled in.
 
-    Reads the key file and the head of the model file, and may fetch the model.
+    Reads the key file and the heads of the model and projector files, and may fetch both.
     """
-    path = resolve_model(source)
-    aliases = settings.server.alias
     engine = settings.engine
+    check_media_path(settings.media.media_path)
+    path, projector = resolve_files(source, engine)
+    aliases = settings.server.alias
     # llama.cpp does the same without a word, so that `-b 256` alone works.
     ubatch_size = min(engine.ubatch_size, engine.batch_size)
     return replace(
         settings,
-        engine=replace(engine, model_path=str(path), ubatch_size=ubatch_size),
+        engine=replace(engine, model_path=str(path), mmproj=projector, ubatch_size=ubatch_size),
         server=replace(settings.server, api_keys=all_api_keys(settings.server)),
         model_name=aliases[0] if aliases else source.hf_repo or model_name_of(path),
     )
+
+
+def check_media_path(folder: str) -> None:
+    """Raise ConfigurationError if a folder for media is named that is none."""
+    if folder and not Path(folder).expanduser().is_dir():
+        raise ConfigurationError(f"--media-path {folder} is no folder; give one that exists")
+
+
+def resolve_files(source: ModelSource, engine: EngineSettings) -> tuple[Path, str]:
+    """Return the paths of the model and of its projector, "" without one.
+
+    Raises ConfigurationError.
+    """
+    projector = engine.projector_path
+    if source.hf_repo and engine.mmproj_auto and not projector:
+        from milepost.cli.hub import fetch_with_projector
+
+        path, found = fetch_with_projector(source)
+        projector = str(found or "")
+        check_model_file(path)
+    else:
+        path = resolve_model(source)
+    if projector:
+        projector = str(Path(projector).expanduser())
+        check_model_file(Path(projector))
+    return path, projector
 
 
 def resolve_model(source: ModelSource) -> Path:

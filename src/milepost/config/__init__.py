@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from milepost.config.chat import ChatSettings
 from milepost.config.engine import EngineSettings
 from milepost.config.flag import Flag, setting
+from milepost.config.media_input import MediaInputSettings
 from milepost.config.server import LogSettings, ServerSettings
 from milepost.config.source import ModelSource
 from milepost.protocol.sampling import SamplingParams
@@ -20,6 +21,7 @@ __all__ = [
     "EngineSettings",
     "Flag",
     "LogSettings",
+    "MediaInputSettings",
     "ModelSource",
     "SamplingParams",
     "ServerSettings",
@@ -34,6 +36,7 @@ class Settings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
+    media: MediaInputSettings = field(default_factory=MediaInputSettings)
     log: LogSettings = field(default_factory=LogSettings)
     sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of requests
     model_name: str = ""  # the first alias, or made from the file or repository name

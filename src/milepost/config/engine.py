@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milepost.config.cache import CacheSettings
 from milepost.config.flag import Flag, setting
+from milepost.config.media import MediaSettings
 
 AUTO_PARALLEL = (
     4  # what llama-server takes for `--parallel -1`, with a unified KV as we always have
@@ -17,7 +17,7 @@ LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings(CacheSettings):
+class EngineSettings(MediaSettings):
     """What an engine process needs to load a model and make its context."""
 
     model_path: str = ""  # from ModelSource

@@ -15,6 +15,7 @@ import numpy as np
 from milepost.cache.placement import PlacementLimits
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
+from milepost.engine.media_keys import floor_to_piece
 from milepost.engine.memory import Memory
 from milepost.engine.prefill_plan import plan_request
 from milepost.engine.reasoning_budget import ReasoningBudget
@@ -64,9 +65,15 @@ class Admission:
                 f"{len(self._slots.slots)} choices at a time (--parallel)",
                 param="n",
             )
-        vocab = context.model.vocab
-        if int(prompt.min()) < 0 or int(prompt.max()) >= vocab.num_tokens:
-            vocab.check_tokens(prompt.tolist())
+
+    def check_tokens(self, tokens: np.ndarray) -> None:
+        """Raise InvalidRequest unless these are tokens of the model; none of them stand for media.
+
+        An unknown one would be read from outside of llama.cpp's tables.
+        """
+        vocab = self._memory.context.model.vocab
+        if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab.num_tokens):
+            vocab.check_tokens(tokens.tolist())
 
     def take_waiting(self, request_id: int) -> Request | None:
         """Take a request out of the queue; None if it is not there."""
@@ -107,6 +114,7 @@ class Admission:
         available = self._restorer.best_pos(request.prompt)
         for choice in computing:
             shared = common_prefix(choice.request.prompt, request.prompt[:-1])
+            shared = floor_to_piece(request.prompt, shared)
             reached = self._slots[choice.slot_id].num_tokens
             if shared - max(available, reached) < MIN_JOIN_TOKENS:
                 continue

@@ -31,13 +31,19 @@ class CacheControl:
     """Owns the tokens of the last requests, by the front end's number for them."""
 
     def __init__(
-        self, memory: Memory, slots: SlotTable, totals: Totals, clock: Callable[[], float]
+        self,
+        memory: Memory,
+        slots: SlotTable,
+        totals: Totals,
+        forget_media: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self._cache = memory.cache
         self._prompt_logits = memory.prompt_logits
         self._disk = memory.disk
         self._slots = slots
         self._totals = totals
+        self._forget_media = forget_media
         self._clock = clock
         self._requests: dict[int, Tokens] = {}  # the latest last
         self._num_tokens = 0
@@ -107,6 +113,7 @@ class CacheControl:
         for slot in self._slots.resting:
             self._slots.clear(slot)
         self._prompt_logits.clear()
+        self._forget_media()
         freed_bytes = self._cache.clear()
         logger.info("the prefix cache was cleared: %d bytes", freed_bytes)
         return freed_bytes
@@ -115,6 +122,8 @@ class CacheControl:
         tokens = self._requests.pop(request_id)
         self._num_tokens -= len(tokens)
         self._prompt_logits.clear()  # it may be among them
+        if int(tokens.min(initial=0)) < 0:
+            self._forget_media()  # likewise
         freed_bytes = self._cache.drop(tokens)
         num_left = self._cache.known_until(tokens)  # other conversations share it
         for slot in self._slots.resting:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
+from milepost.engine.media_keys import count_positions, floor_to_piece
 from milepost.engine.memory import Memory
 from milepost.engine.slots import Slot
 from milepost.errors import StateRefused
@@ -54,6 +55,7 @@ class Checkpointer:
 
     def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
         """Keep the state of a slot as it is now; a state that is kept already is not copied."""
+        assert slot.num_partial == 0, "in the middle of a media"
         num_bytes = num_state_bytes = 0
         self._cache.note(slot.held, self._clock())
         if self._keeps_any and slot.num_tokens >= MIN_TOKENS:
@@ -82,15 +84,28 @@ class Checkpointer:
     def _save_segment(self, slot: Slot) -> int:
         """Store the cells that are not stored yet, in pieces that can be evicted one by one."""
         start = self._cache.saved_until(slot.held) if self._traits.has_segments else slot.num_tokens
+        start = floor_to_piece(slot.held, start)
         num_bytes = 0
         while start < slot.num_tokens:
-            end = min(start + MAX_SEGMENT_TOKENS, slot.num_tokens)
-            data = self._states.read_segment(slot.seq_id, start, end)
+            end = self._end_of_segment(slot, start)
+            positions = [count_positions(slot.held[:pos]) for pos in (start, end)]
+            data = self._states.read_segment(slot.seq_id, *positions)
             if not self._cache.add_segment(slot.held[:end], start, data.data, self._clock()):
                 break  # the budget has no room for it, so none for what follows
             num_bytes += len(data)
             start = end
         return num_bytes
+
+    def _end_of_segment(self, slot: Slot, start: int) -> int:
+        """Return where a segment ends, at most: never within a media."""
+        end = start + MAX_SEGMENT_TOKENS
+        if end >= slot.num_tokens:
+            return slot.num_tokens
+        rounded = floor_to_piece(slot.held, end)
+        while rounded <= start:  # a single media has more tokens
+            end += MAX_SEGMENT_TOKENS
+            rounded = floor_to_piece(slot.held, min(end, slot.num_tokens))
+        return rounded
 
     def _save_state(self, slot: Slot, kind: CheckpointKind) -> int:
         if not self._keeps_states or self._cache.has_checkpoint(slot.held):

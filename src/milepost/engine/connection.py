@@ -12,6 +12,7 @@ import logging
 import queue
 import socket
 import threading
+from typing import cast
 
 from milepost.errors import ProtocolError
 from milepost.libllama.context import AbortFlag
@@ -20,6 +21,7 @@ from milepost.protocol.messages import Cancel, Message, ToEngine
 
 RECEIVE_BYTES = 1 << 18  # arbitrary
 NO_REQUEST = -1
+WAKE = object()  # in the inbox: something happened that is no message
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Connection:
     def __init__(self, sock: socket.socket, reader: FrameReader[ToEngine]) -> None:
         self._sock = sock
         self._reader = reader
-        self._inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine | object | None] = queue.SimpleQueue()
         self._outbox: list[bytes] = []
         # The one lock of the engine, held for a comparison: without it a late Cancel could set
         # the flag after its batch had ended, and abort the next one, of another request.
@@ -70,11 +72,11 @@ class Connection:
                 self._abort_flag.clear()
 
     def receive(self, *, wait: bool, timeout_s: float | None = None) -> list[ToEngine]:
-        """Return what has arrived, after the first message or so many seconds if `wait`.
+        """Return what has arrived, after the first message, `wake` or so many seconds if `wait`.
 
         Raises ConnectionClosed when the front end is gone.
         """
-        messages = []
+        messages: list[ToEngine] = []
         try:
             while True:
                 message = self._inbox.get(block=wait, timeout=timeout_s)
@@ -83,10 +85,15 @@ class Connection:
                 if isinstance(message, Cancel):
                     with self._abort_lock:
                         self._unread_cancels.discard(message.request_id)
-                messages.append(message)
+                if message is not WAKE:
+                    messages.append(cast(ToEngine, message))
                 wait = False
         except queue.Empty:
             return messages
+
+    def wake(self) -> None:
+        """End a `receive` that waits, or the next one; any thread may call it."""
+        self._inbox.put(WAKE)
 
     def send(self, message: Message) -> None:
         """Queue a message until `flush`."""

@@ -16,35 +16,43 @@ import numpy as np
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.config import EngineSettings
 from milepost.engine.admission import Admission
+from milepost.engine.batches import Batches, batch_limits
 from milepost.engine.cache_control import CacheControl
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.disk import make_fingerprint
+from milepost.engine.media_feed import MediaFeed
 from milepost.engine.memory import Memory
-from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.persistence import Persister, parse_sync
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
-from milepost.engine.scheduler import BatchLimits, Share, Work, plan_batch
+from milepost.engine.scheduler import Share
 from milepost.engine.sequence import Choice, Request, parse_tokens
 from milepost.engine.slot_files import SlotFiles
 from milepost.engine.slots import Slot, SlotTable
 from milepost.engine.statistics import Statistics
 from milepost.engine.status import describe_status
-from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
-from milepost.libllama import Batch, Context
+from milepost.errors import (
+    ContextExceeded,
+    ContextFull,
+    DecodeAborted,
+    MilepostError,
+    NativeCallFailed,
+)
 from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
     ChangeSlot,
+    CountMedia,
     Failed,
     FinishReason,
     Generate,
     GetCache,
     GetStatus,
+    MediaData,
     PromptProgress,
     Shutdown,
 )
@@ -83,14 +91,20 @@ class Loop:
         self._persister = Persister(
             memory.disk, parse_sync(settings.cache_disk_sync), memory.prompt_logits, clock
         )
-        self._batch = Batch(context.model.library, max(context.num_batch_tokens, num_parallel))
         self._limits = batch_limits(context, memory.traits)
+        self._batches = Batches(context, self._slots, self._limits)
         reporter = Reporter(context.model.vocab)
         self._decoder = Decoder(context, reporter, connection.send, clock)
+        self._media = MediaFeed(memory.media, connection.send)
         self._totals = Totals(
-            self._statistics, reporter, self._checkpointer, memory.cache, memory.disk
+            self._statistics,
+            reporter,
+            self._checkpointer,
+            memory.cache,
+            memory.disk,
+            self._media.totals,
         )
-        self._control = CacheControl(memory, self._slots, self._totals, clock)
+        self._control = CacheControl(memory, self._slots, self._totals, self._media.clear, clock)
         self._slot_files = SlotFiles(
             memory,
             self._slots,
@@ -109,21 +123,28 @@ class Loop:
     def close(self) -> None:
         """Write what is not on disk yet; the loop must not run any more."""
         self._persister.close()
+        self._media.close()
 
     def step(self) -> None:
         """Take what has arrived and compute one batch; wait for something to do when idle."""
         is_idle = not self._running and not self._admission.waiting
         self._persister.work(is_idle=is_idle)
         timeout_s = self._persister.wait_s() if is_idle else None
-        for message in self._connection.receive(wait=is_idle, timeout_s=timeout_s):
+        wait = is_idle or self._batches.waits_for_media
+        for message in self._connection.receive(wait=wait, timeout_s=timeout_s):
             self._take(message)
+        for request in self._media.release():
+            self._enqueue(request)
         for answer in self._slot_files.change_idle():
             self._connection.send(answer)
         self._admit()
+        self._serve_media()
         self._connection.flush()  # answers must not wait for a batch that may take seconds
-        shares = self._plan()
-        if shares and self._compute(shares):
-            self._advance(shares)
+        plan = self._batches.plan(self._running, self._statistics.prefill_tokens_per_s)
+        if not plan.shares or self._compute(plan.shares):
+            self._advance(plan.shares)
+            if plan.media is not None and self._compute_media(plan.media):
+                self._advance_media(plan.media)
         self._connection.flush()
 
     # --- messages ------------------------------------------------------------------------
@@ -131,7 +152,8 @@ class Loop:
     def _take(self, message: object) -> None:
         match message:
             case Generate():
-                self._enqueue(message)
+                if not self._media.hold(message):
+                    self._enqueue(message)
             case Cancel():
                 self._cancel(message.request_id)
             case GetStatus():
@@ -142,6 +164,8 @@ class Loop:
                 self._connection.send(self._control.change(message))
             case ChangeSlot():
                 self._slot_files.take(message)
+            case MediaData() | CountMedia():
+                self._media.take(message)
             case Shutdown():
                 self._stopping = True
             case _:
@@ -150,26 +174,33 @@ class Loop:
     def _enqueue(self, message: Generate) -> None:
         self._statistics.num_requests += 1
         try:
-            prompt = parse_tokens(message.tokens)
-            self._statistics.num_prompt_tokens += len(prompt)
-            self._admission.check(message, prompt)
+            tokens = parse_tokens(message.tokens)
+            self._admission.check_tokens(tokens)
+            expanded = self._media.expand(message, tokens)
+            self._statistics.num_prompt_tokens += len(expanded.keys)
+            self._admission.check(message, expanded.keys)
         except MilepostError as error:
             self._fail(message.request_id, error)
             return
-        self._admission.waiting.append(Request(message, prompt, self._clock()))
+        self._admission.waiting.append(
+            Request(expanded.message, expanded.keys, self._clock(), expanded.spans)
+        )
 
     def _cancel(self, request_id: int) -> None:
-        if request := self._admission.take_waiting(request_id):
+        request = self._admission.take_waiting(request_id)
+        if held := self._media.drop(request_id):
+            request = Request(held, parse_tokens(held.tokens), self._clock())
+        if request is not None:
             for index in range(request.message.num_choices):
                 self._connection.send(cancelled_message(request, index))
-            return
         for choice in [c for c in self._running if c.request.request_id == request_id]:
             self._finish(choice, "cancelled")
 
     def _fail(self, request_id: int, error: MilepostError) -> None:
-        self._connection.send(
-            Failed(request_id=request_id, kind=type(error).__name__, message=str(error))
-        )
+        num = error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
+        kind, text = type(error).__name__, str(error)
+        message = Failed(request_id=request_id, kind=kind, message=text, num_prompt_tokens=num)
+        self._connection.send(message)
 
     def _send_status(self, status_id: int) -> None:
         num_waiting = len(self._admission.waiting)
@@ -191,6 +222,11 @@ class Loop:
             if request.known_logits is not None:
                 self._answer_known(request, request.known_logits)
 
+    def _serve_media(self) -> None:
+        """Get on with the media that running requests need; end those that cannot have them."""
+        for request, error in self._media.serve(self._batches.find_needs(self._running)):
+            self._fail_request(request, error)
+
     def _answer_known(self, request: Request, logits: np.ndarray) -> None:
         """Go on where nothing of a prompt has to be computed."""
         for choice in self._end_prefill(request.choices[0]):
@@ -200,25 +236,26 @@ class Loop:
 
     # --- the batch -----------------------------------------------------------------------
 
-    def _plan(self) -> list[Share]:
-        works = []
-        for choice in self._running:
-            if choice.state == "running":
-                pos = self._slots[choice.slot_id].num_tokens
-                missing = choice.request.end_of_chunk(pos, choice.num_tokens) - pos
-                is_decoding = missing == 1 and choice.num_decoded > 0
-                works.append(Work(choice.slot_id, missing, is_decoding))
-        return plan_batch(works, self._limits, self._statistics.prefill_tokens_per_s)
-
     def _compute(self, shares: list[Share]) -> bool:
         """Compute a batch; False when it was not computed and the next step must plan anew."""
-        self._fill_batch(shares)
-        owner = self._find_abortable(shares)
+        owner = self._choice_of(shares[0]) if self._batches.is_abortable(shares) else None
+        return self._carry_out(shares, lambda: self._batches.decode(shares, self._running), owner)
+
+    def _compute_media(self, share: Share) -> bool:
+        """Compute a part of a media; False as in `_compute`."""
+        return self._carry_out(
+            [share], lambda: self._batches.decode_media(share, self._choice_of(share)), None
+        )
+
+    def _carry_out(
+        self, shares: list[Share], decode: Callable[[], None], owner: Choice | None
+    ) -> bool:
+        """Decode; `owner` may abort it."""
         started_s = self._clock()
         try:
             if owner is not None:
                 self._connection.allow_abort(owner.request.request_id)
-            self._context.decode(self._batch)
+            decode()
         except ContextFull:
             self._make_room()
             return False
@@ -232,34 +269,9 @@ class Loop:
             if owner is not None:
                 self._connection.forbid_abort()
         num_decoding = sum(share.is_decoding for share in shares)
-        num_prefill = self._batch.num_tokens - num_decoding
+        num_prefill = sum(share.num_tokens for share in shares) - num_decoding
         self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
         return True
-
-    def _fill_batch(self, shares: list[Share]) -> None:
-        self._batch.clear()
-        for share in shares:
-            slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
-            start, end = slot.num_tokens, slot.num_tokens + share.num_tokens
-            if share.is_decoding:
-                self._batch.add_token(int(choice.tokens[start]), start, slot.seq_id)
-            else:
-                wants_last = end == choice.num_tokens
-                self._batch.add_tokens(
-                    choice.tokens[start:end], start, slot.seq_id, wants_last=wants_last
-                )
-
-    def _find_abortable(self, shares: list[Share]) -> Choice | None:
-        """Return the choice whose cancellation may stop a batch in the middle, if there is one.
-
-        An abort loses the micro-batch that it hits, and would lose tokens of every other request in
-        the batch. So only a prefill of several micro-batches that is alone is aborted; any other
-        batch is computed to its end, for the same request is likely to come again
-        (docs/decisions/0002).
-        """
-        if len(shares) != 1 or shares[0].num_tokens <= self._limits.num_ubatch_tokens:
-            return None
-        return self._choice_in(shares[0].slot_id)
 
     def _make_room(self) -> None:
         """Free cells: of an idle slot, or else of the youngest choice, which is paused.
@@ -271,8 +283,10 @@ class Loop:
             return
         *others, youngest = [choice for choice in self._running if choice.state == "running"]
         if others:
-            self._checkpointer.save(self._slots[youngest.slot_id], "chunk")
-            self._slots.clear(self._slots[youngest.slot_id])
+            slot = self._slots[youngest.slot_id]
+            self._slots.settle(slot)
+            self._checkpointer.save(slot, "chunk")
+            self._slots.clear(slot)
             youngest.state = "paused"
             return
         siblings = [c for c in youngest.request.choices if c.state == "forking"]
@@ -282,8 +296,9 @@ class Loop:
     def _keep_aborted(self, shares: list[Share]) -> None:
         """Bring the slot of an aborted prefill in line with what the context still holds."""
         for share in shares:
-            slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
-            end = self._context.pos_max(slot.seq_id) + 1
+            slot, choice = self._slots[share.slot_id], self._choice_of(share)
+            num_kept = max(self._context.pos_max(slot.seq_id) + 1 - slot.num_positions, 0)
+            end = slot.num_tokens + num_kept  # of text; the last position of an image is its first
             self._statistics.num_prefilled_tokens += end - slot.num_tokens
             choice.request.note_computed(slot.num_tokens, end)
             self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
@@ -293,9 +308,13 @@ class Loop:
         for share in shares:
             self._slots.clear(self._slots[share.slot_id])
         for request in {id(c.request): c.request for c in map(self._choice_of, shares)}.values():
-            self._fail(request.request_id, error)
-            for choice in list(request.choices):
-                self._end(choice)
+            self._fail_request(request, error)
+
+    def _fail_request(self, request: Request, error: MilepostError) -> None:
+        """End a request that has begun."""
+        self._fail(request.request_id, error)
+        for choice in list(request.choices):
+            self._end(choice)
 
     # --- after the batch -----------------------------------------------------------------
 
@@ -304,22 +323,30 @@ class Loop:
         row = -1
         for share in shares:
             row += share.num_tokens
-            slot, choice = self._slots[share.slot_id], self._choice_in(share.slot_id)
-            end = slot.num_tokens + share.num_tokens
-            choice.request.note_computed(slot.num_tokens, end)
-            self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
-            if choice.request.is_prefilling:
-                self._note_progress(choice.request, slot)
-            if end < choice.num_tokens:
-                continue
-            ready_choices = [choice]
-            if choice.request.is_prefilling:
-                self._prompt_logits.note(choice.request.prompt, self._context.logits(row))
-                ready_choices = self._end_prefill(choice)
-            for ready in ready_choices:
-                reason = self._decoder.step(ready, row)
-                if reason is not None:
-                    self._finish(ready, reason)
+            self._advance_one(share, row)
+
+    def _advance_media(self, share: Share) -> None:
+        """Do the same for a media when its last part was computed."""
+        if whole := self._batches.note_media(share, self._choice_of(share)):
+            self._advance_one(whole, share.num_tokens - 1)
+
+    def _advance_one(self, share: Share, row: int) -> None:
+        """Do it for one share, whose last token has this row in the batch."""
+        slot, choice = self._slots[share.slot_id], self._choice_of(share)
+        end = slot.num_tokens + share.num_tokens
+        choice.request.note_computed(slot.num_tokens, end)
+        self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
+        if choice.request.is_prefilling:
+            self._note_progress(choice.request, slot)
+        if end < choice.num_tokens:
+            return
+        ready_choices = [choice]
+        if choice.request.is_prefilling:
+            self._prompt_logits.note(choice.request.prompt, self._context.logits(row))
+            ready_choices = self._end_prefill(choice)
+        for ready in ready_choices:
+            if reason := self._decoder.step(ready, row):
+                self._finish(ready, reason)
 
     def _note_progress(self, request: Request, slot: Slot) -> None:
         """Keep the state where the plan says so, and tell the client how far the prefill is."""
@@ -355,6 +382,7 @@ class Loop:
         self._connection.flush()  # the client need not wait for the copy
         kind: CheckpointKind = "cancelled" if reason == "cancelled" else "reply_end"
         slot = self._slots[choice.slot_id]
+        self._slots.settle(slot)
         self._checkpointer.save(slot, kind)
         self._persister.note(slot.held, len(choice.request.prompt))
         if choice.index == 0:
@@ -377,21 +405,5 @@ class Loop:
                 other.state = "running"
                 self._restorer.refill(self._slots[other.slot_id], other.known_tokens)
 
-    def _choice_in(self, slot_id: int) -> Choice:
-        return next(choice for choice in self._running if choice.slot_id == slot_id)
-
     def _choice_of(self, share: Share) -> Choice:
-        return self._choice_in(share.slot_id)
-
-
-def batch_limits(context: Context, traits: MemoryTraits) -> BatchLimits:
-    """Return how large batches may be: one micro-batch where a state is needed to go on.
-
-    With more than one, llama.cpp may drop cells of a small window cache that the first one still
-    needs, and computes on without them (docs/decisions/0005). A recurrent state does not survive an
-    abort, so its batches are not aborted, and a cancelled one should end soon
-    (docs/decisions/0002).
-    """
-    num_ubatch_tokens = context.num_ubatch_tokens
-    num_batch_tokens = num_ubatch_tokens if traits.has_states else context.num_batch_tokens
-    return BatchLimits(num_batch_tokens, num_ubatch_tokens)
+        return next(choice for choice in self._running if choice.slot_id == share.slot_id)

@@ -25,6 +25,7 @@ from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
+from milepost.engine.media_model import choose_probed, load_projector, make_media
 from milepost.engine.memory import Memory
 from milepost.engine.memory_probe import MemoryProbe
 from milepost.engine.slots import choose_num_parked
@@ -39,6 +40,7 @@ from milepost.libllama import (
     ModelParams,
     open_library,
 )
+from milepost.libllama.media import Projector
 from milepost.libllama.state import StateIO
 from milepost.logs import set_up_logging
 from milepost.protocol.framing import front_end_reader
@@ -102,14 +104,17 @@ def serve(connection: Connection) -> None:
         num_parked = choose_parked(model, settings)
         context = make_context(model, settings, num_parked)
         context.warm_up(Batch(library, 1))
-        memory = make_memory(context, settings, num_parked)
+        projector = load_projector(model, settings)
+        memory = make_memory(context, settings, num_parked, projector)
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
     gc.disable()  # a tree of many thousand objects is made: nothing of it is garbage
-    memory = dataclasses.replace(
-        memory, disk=open_disk_tier(settings, library.name, memory.traits, memory.cache)
-    )
+    disk = open_disk_tier(settings, library.name, memory.traits, memory.cache)
+    memory = dataclasses.replace(memory, disk=disk)
+    if projector is not None:
+        media = make_media(projector, settings, memory, connection.wake)
+        memory = dataclasses.replace(memory, media=media)
     connection.use_abort_flag(context.abort_flag)
     info = model_info(memory, settings, time.perf_counter() - started_s)
     send_now(connection, Ready(model=info))
@@ -230,10 +235,16 @@ def make_context(model: Model, settings: EngineSettings, num_parked: int) -> Con
     )
 
 
-def make_memory(context: Context, settings: EngineSettings, num_parked: int) -> Memory:
+def make_memory(
+    context: Context,
+    settings: EngineSettings,
+    num_parked: int,
+    projector: Projector | None = None,
+) -> Memory:
     """Learn what the context can do, and put the cache beside it."""
     states = StateIO(context, scratch=context.num_sequences - 1)
-    traits = MemoryProbe(context, states, swa_full=settings.swa_full).run()
+    media = choose_probed(projector, context.num_ubatch_tokens) if projector else None
+    traits = MemoryProbe(context, states, swa_full=settings.swa_full, media=media).run()
     logger.info("memory: %s", traits.describe())
     cache_traits = CacheTraits(traits.kind, traits.has_segments, traits.has_states)
     limits = CacheLimits(cache_budget_bytes(settings), max_checkpoints=settings.ctx_checkpoints)
@@ -272,7 +283,10 @@ def model_info(memory: Memory, settings: EngineSettings, load_s: float) -> Model
         num_window_tokens=model.num_window_tokens if traits.kind == "window" else 0,
         device=", ".join(devices) if uses_devices else "CPU",
         load_s=load_s,
-        cache_folder="" if memory.disk is None else memory.disk.folder,
+        cache_folder="" if memory.disk is None else str(memory.disk.folder),
+        has_vision=memory.media is not None and memory.media.projector.has_vision,
+        has_audio=memory.media is not None and memory.media.projector.has_audio,
+        audio_sample_rate=memory.media.projector.audio_sample_rate if memory.media else 0,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from milepost.cache.disk_tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
+from milepost.engine.media_layouts import MediaModel
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.prompt_logits import PromptLogits
 from milepost.libllama import Context
@@ -22,4 +23,5 @@ class Memory:
     cache: PrefixCache
     num_parked: int = 0  # sequence ids of the context for conversations without a slot
     disk: DiskTier | None = None
+    media: MediaModel | None = None  # a projector and what goes with it
     prompt_logits: PromptLogits = field(default_factory=PromptLogits)

@@ -14,11 +14,14 @@ import numpy as np
 
 from milepost.errors import NativeCallFailed
 from milepost.libllama import Batch, Context
+from milepost.libllama.media import MediaPiece
+from milepost.libllama.media_batch import MediaBatch
 from milepost.libllama.state import StateIO
 from milepost.protocol.messages import MemoryKind
 
 # Enough for a state that depends on its history; a 30B model needs about 2 s for them on a CPU.
 NUM_FIRST, NUM_SECOND, NUM_LAST = 24, 12, 8
+MEDIA_AT = 16  # in the first of them, where a media stands if there is a projector
 # Restored into the same layout logits are equal to the bit, but for a window, whose cells land
 # elsewhere: 3e-5 of the largest logit (measured). A header taken for values gave 1e-3 and more.
 TOLERANCE = 2e-4  # of the largest logit
@@ -58,15 +61,30 @@ class MemoryTraits:
 class MemoryProbe:
     """Tries things on an empty context, and leaves it empty."""
 
-    def __init__(self, context: Context, states: StateIO, *, swa_full: bool) -> None:
-        """Uses the sequence id 0; `states` has its own."""
+    def __init__(
+        self,
+        context: Context,
+        states: StateIO,
+        *,
+        swa_full: bool,
+        media: MediaPiece | None = None,
+    ) -> None:
+        """Uses the sequence id 0; `states` has its own.
+
+        With `media`, random embeddings at its positions stand between the tokens: the cells of an
+        image may hold more than those of text, such as its rows and columns.
+        """
         self._context = context
         self._states = states
         self._swa_full = swa_full
+        self._media = media
         self._batch = Batch(context.model.library, NUM_FIRST)
         total = NUM_FIRST + NUM_SECOND + NUM_LAST
         rng = np.random.default_rng(1)  # any text will do
         self._tokens = rng.integers(0, context.model.vocab.num_tokens, total).astype(np.int32)
+        if media is not None:
+            shape = media.num_tokens, context.model.num_embd_input
+            self._embeddings = rng.standard_normal(shape, dtype=np.float32)
 
     def run(self) -> MemoryTraits:
         """Try everything and return what works."""
@@ -112,10 +130,27 @@ class MemoryProbe:
         return self._compute(NUM_FIRST + NUM_SECOND, len(self._tokens))
 
     def _compute(self, start: int, end: int) -> np.ndarray:
+        if self._media is not None and start < MEDIA_AT < end:
+            self._compute_text(start, MEDIA_AT, start)
+            self._compute_media(self._media)
+            return self._compute_text(MEDIA_AT, end, self._pos(MEDIA_AT))
+        return self._compute_text(start, end, self._pos(start))
+
+    def _compute_text(self, start: int, end: int, pos: int) -> np.ndarray:
         self._batch.clear()
-        row = self._batch.add_tokens(self._tokens[start:end], start, 0, wants_last=True)
+        row = self._batch.add_tokens(self._tokens[start:end], pos, 0, wants_last=True)
         self._context.decode(self._batch)
         return self._context.logits(row).copy()
+
+    def _compute_media(self, media: MediaPiece) -> None:
+        batch = MediaBatch(self._context.model.library, self._embeddings, media.positions(MEDIA_AT))
+        batch.fill(0, wants_last=False)
+        self._context.decode_media(batch, is_causal=media.is_causal)
+
+    def _pos(self, index: int) -> int:
+        """Return the position of a token."""
+        has_media = self._media is not None and index >= MEDIA_AT
+        return index + (self._media.num_positions if has_media and self._media else 0)
 
     def _compute_before_last(self) -> None:
         self._context.clear()
@@ -125,22 +160,22 @@ class MemoryProbe:
     def _can_cut(self, kind: MemoryKind) -> bool:
         """Cut the last batch off and compute it again."""
         expected = self._compute_all()
-        if not self._context.remove(0, NUM_FIRST + NUM_SECOND):
+        if not self._context.remove(0, self._pos(NUM_FIRST + NUM_SECOND)):
             return False
         # A small window cache can be cut, but may have lost the cells that come into view.
         keeps_window = kind != "window" or self._swa_full
         return keeps_window and is_same(self._compute_last(), expected)
 
     def _restores_from_parts(self, expected: np.ndarray, kind: MemoryKind) -> bool:
-        end = NUM_FIRST + NUM_SECOND
+        middle, end = self._pos(NUM_FIRST), self._pos(NUM_FIRST + NUM_SECOND)
         try:
             self._compute_before_last()
-            first = self._states.read_segment(0, 0, NUM_FIRST)
-            second = self._states.read_segment(0, NUM_FIRST, end)
+            first = self._states.read_segment(0, 0, middle)
+            second = self._states.read_segment(0, middle, end)
             partial = None if kind == "full" else self._states.read_partial(0)
             self._context.clear()
-            self._states.write_segment(0, first, 0, NUM_FIRST)
-            self._states.write_segment(0, second, NUM_FIRST, end)
+            self._states.write_segment(0, first, 0, middle)
+            self._states.write_segment(0, second, middle, end)
             if partial is not None:
                 self._states.write_partial(0, partial)
             return is_same(self._compute_last(), expected)
@@ -166,7 +201,8 @@ class MemoryProbe:
 
     def _bytes_per_token(self) -> float:
         self._compute_all()
-        return len(self._states.read_segment(0, 0, len(self._tokens))) / len(self._tokens)
+        num_cells = len(self._tokens) + (self._media.num_tokens if self._media else 0)
+        return len(self._states.read_segment(0, 0, self._pos(len(self._tokens)))) / num_cells
 
 
 def is_same(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -25,6 +25,8 @@ def placement_limits(settings: EngineSettings) -> PlacementLimits:
 def plan_request(request: Request, memory: Memory, limits: PlacementLimits, match: Match) -> None:
     """Fill in the cuts and checkpoints of a request that has its slot."""
     traits, context, message = memory.traits, memory.context, request.message
+    edges = {pos for span in request.spans for pos in (span.start, span.end)}
+    request.cuts = sorted(edges)  # a media is computed in a batch of its own
     if not (traits.has_states and traits.can_restore and memory.cache.limits.budget_bytes > 0):
         return  # nothing could be kept at a cut
     plan = plan_prefill(
@@ -38,7 +40,8 @@ def plan_request(request: Request, memory: Memory, limits: PlacementLimits, matc
             num_ubatch_tokens=context.num_ubatch_tokens,
             limits=limits,
             wants_prompt_end=message.keeps_prompt_end,
+            media=tuple((span.start, span.end) for span in request.spans),
         )
     )
     request.checkpoints = dict(plan.checkpoints)
-    request.cuts = list(plan.cuts)
+    request.cuts = sorted({*plan.cuts, *edges})

@@ -18,6 +18,7 @@ from milepost.engine.cache_report import (
     is_diverging,
 )
 from milepost.engine.checkpointing import Checkpointer
+from milepost.engine.media_feed import MediaTotals
 from milepost.engine.sequence import Request
 from milepost.engine.statistics import Statistics
 from milepost.libllama import Vocab
@@ -25,6 +26,7 @@ from milepost.protocol.messages import CacheReport, Counters, Divergence
 
 MAX_WORDS_CHARS = 40
 MAX_WORDS_TOKENS = 48  # most tokens have a character or more
+MEDIA_WORD = "[media]"
 
 
 class Reporter:
@@ -59,6 +61,8 @@ class Reporter:
             num_prefilled_twice=num_twice,
             num_failed_restores=facts.num_failed,
             num_refused_sources=facts.num_refused,
+            num_media=len(request.message.media),
+            num_media_encoded=request.num_media_encoded,
             divergence=self._describe_divergence(request, facts),
             reason=choose_reason(request.message, prompt, facts),
         )
@@ -89,7 +93,14 @@ class Reporter:
         )
 
     def _words(self, tokens: Tokens) -> str:
-        text = self._vocab.detokenize(tokens[:MAX_WORDS_TOKENS].tolist(), special=True)
+        """Return the text of tokens; a media is named."""
+        tokens = tokens[:MAX_WORDS_TOKENS]
+        ends = np.flatnonzero(np.diff(tokens < 0)) + 1
+        text = "".join(
+            MEDIA_WORD if part[0] < 0 else self._vocab.detokenize(part.tolist(), special=True)
+            for part in np.split(tokens, ends)
+            if len(part)
+        )
         return text[:MAX_WORDS_CHARS]
 
 
@@ -102,6 +113,7 @@ class Totals:
     checkpointer: Checkpointer
     cache: PrefixCache
     disk: DiskTier | None
+    media: MediaTotals
 
     def counters(self) -> Counters:
         """Return the totals as they go over the wire."""
@@ -122,6 +134,9 @@ class Totals:
             num_evicted_checkpoints=evictions.num_evicted_checkpoints,
             num_evicted_segments=evictions.num_evicted_segments,
             num_thinned_checkpoints=evictions.num_thinned_checkpoints,
+            num_media_encoded=self.media.num_encoded,
+            num_media_reused=self.media.num_reused,
+            media_encode_s=self.media.encode_s,
         )
 
     def _disk_counters(self) -> dict[str, int]:

@@ -23,6 +23,12 @@ from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.match import Match, StoredState
 from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
 from milepost.engine.cache_report import PrefixFacts
+from milepost.engine.media_keys import (
+    count_positions,
+    floor_to_piece,
+    holds_up_to,
+    is_inside,
+)
 from milepost.engine.memory import Memory
 from milepost.engine.residency import ResidencyRates, should_leave
 from milepost.engine.sequence import Request
@@ -147,8 +153,8 @@ class Restorer:
 
     def refill(self, slot: Slot, tokens: np.ndarray) -> None:
         """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
-        for stored in self._cache.peek(tokens).stored:
-            if self._apply(option_of(stored), slot, tokens):
+        for stored in map(outside_media(tokens), self._cache.peek(tokens).stored):
+            if stored is not None and self._apply(option_of(stored), slot, tokens):
                 break
         self._cache.evict(self._clock())  # what was read is held in memory from now on
 
@@ -201,15 +207,16 @@ class Restorer:
     def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
         options = []
         for slot in self._slots.all:
-            shared = common_prefix(slot.held, prompt[:-1])
+            shared = floor_to_piece(prompt, common_prefix(slot.held, prompt[:-1]))
             if shared == 0:
                 continue
-            if shared == slot.num_tokens or self._can_cut(slot, shared):
+            is_whole = shared == slot.num_tokens and not slot.num_partial
+            if is_whole or self._can_cut(slot, shared):
                 source: RestoreKind = "parked" if slot in self._slots.parked else "live"
                 options.append(Option(source, shared, slot=slot))
             elif self._traits.has_segments:
                 options += self._rewinds(slot, shared, match)
-        options += map(option_of, match.stored)
+        options += [option_of(found) for found in map(outside_media(prompt), match.stored) if found]
         return options
 
     def _can_cut(self, slot: Slot, pos: int) -> bool:
@@ -221,7 +228,10 @@ class Restorer:
         if not self._traits.can_cut:
             return False
         num_window = self._context.model.num_window_tokens
-        return num_window == 0 or self._context.pos_min(slot.seq_id) <= max(pos - num_window, 0)
+        if num_window == 0:
+            return True
+        first = count_positions(slot.tokens[:pos]) - num_window
+        return self._context.pos_min(slot.seq_id) <= max(first, 0)
 
     def _rewinds(self, slot: Slot, shared: int, match: Match) -> list[Option]:
         """Return the deepest way back within the cells that a slot holds, if there is one."""
@@ -267,14 +277,14 @@ class Restorer:
             if option.source in ("live", "parked"):
                 return self._use_held(option, slot)
             if option.source == "live_state":
-                self._rewind(option)
+                self._rewind(option, prompt)
             else:
-                self._load(option, slot)
+                self._load(option, slot, prompt)
         except (StateRefused, StoredStateLost) as error:
             logger.warning("%s", error)
             self._slots.clear_sequence(self._slots.spare_id)
             return False
-        if self._context.pos_max(self._slots.spare_id) != option.pos - 1:
+        if not holds_up_to(prompt[: option.pos], self._context.pos_max(self._slots.spare_id)):
             self._slots.clear_sequence(self._slots.spare_id)
             return False
         if slot.num_tokens and slot is not option.slot:  # `_load` has parked it, to have its cells
@@ -294,17 +304,18 @@ class Restorer:
         self._slots.park(slot)
         return self._slots.fork(source, slot, option.pos)
 
-    def _rewind(self, option: Option) -> None:
+    def _rewind(self, option: Option, prompt: np.ndarray) -> None:
         """Share the cells of a slot up to an earlier position, and load the state of it."""
         assert option.slot is not None
         assert option.checkpoint is not None
         if self._disk is not None:
             self._disk.fetch_checkpoint(option.checkpoint)
         spare_id = self._slots.spare_id
-        self._context.copy(option.slot.seq_id, spare_id, 0, option.pos)
+        num_positions = count_positions(prompt[: option.pos])
+        self._context.copy(option.slot.seq_id, spare_id, 0, num_positions)
         self._states.write_partial(spare_id, as_array(option.checkpoint.data))
 
-    def _load(self, option: Option, slot: Slot) -> None:
+    def _load(self, option: Option, slot: Slot, prompt: np.ndarray) -> None:
         """Put a state together from the cache, in the spare sequence."""
         assert option.stored is not None
         spare_id, stored = self._slots.spare_id, option.stored
@@ -317,10 +328,33 @@ class Restorer:
             pass
         for part in stored.parts:
             data = as_array(part.segment.data)
-            self._states.write_segment(spare_id, data, part.start, part.end)
+            start, end = (count_positions(prompt[:pos]) for pos in (part.start, part.end))
+            self._states.write_segment(spare_id, data, start, end)
         if stored.checkpoint is not None:
             write = self._states.write_partial if stored.parts else self._states.write
             write(spare_id, as_array(stored.checkpoint.data))
+
+
+def outside_media(prompt: np.ndarray) -> Callable[[StoredState], StoredState | None]:
+    """Return a function that shortens a stored state that ends within a media of a prompt.
+
+    None where nothing is left: a state at a position is good for that one only.
+    """
+
+    def shorten(stored: StoredState) -> StoredState | None:
+        if not is_inside(prompt, stored.pos):
+            return stored
+        pos = floor_to_piece(prompt, stored.pos)
+        if pos == 0 or stored.checkpoint is not None:
+            return None
+        parts = tuple(
+            dataclasses.replace(part, end=min(part.end, pos))
+            for part in stored.parts
+            if part.start < pos
+        )
+        return dataclasses.replace(stored, pos=pos, parts=parts)
+
+    return shorten
 
 
 def option_of(stored: StoredState) -> Option:

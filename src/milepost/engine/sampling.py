@@ -49,8 +49,12 @@ class Sampler:
             raise InvalidRequest("every token is banned", param="logit_bias")
 
     def prime(self, prompt: np.ndarray) -> None:
-        """Show the samplers that look back the end of the prompt, int32 of shape (n,)."""
-        for token in prompt[len(prompt) - num_looked_back(self._params, len(prompt)) :].tolist():
+        """Show the samplers that look back the end of the prompt, int32 of shape (n,).
+
+        Negative numbers in it stand for media.
+        """
+        text = prompt[prompt >= 0]  # media are no words that could be repeated
+        for token in text[len(text) - num_looked_back(self._params, len(text)) :].tolist():
             self._chain.accept(token)
 
     def close(self) -> None:

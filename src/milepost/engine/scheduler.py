@@ -1,13 +1,15 @@
 """What the next batch computes: pure functions over plain records.
 
 One token for every decoding choice comes first. The rest of the batch goes to prefills, shared
-between them, so that a short prompt does not wait for a long one.
+between them, so that a short prompt does not wait for a long one. Media are computed in a batch of
+their own, a part of one at a time, and take turns with the prefills of text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 # Longest time that one prefill chunk may hold up streams that decode. Arbitrary: half a second is
 # a visible stutter, but shorter chunks make a prefill slower (in chunks of 64 tokens by a third).
@@ -18,6 +20,10 @@ MAX_CHUNK_S = 4.0
 MIN_CHUNK_TOKENS = 32
 
 
+# Whether a media may be computed in parts: where its tokens all see each other, it may not.
+MediaWork = Literal["parts", "whole"]
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one choice wants: `num_missing` tokens that its slot does not hold yet."""
@@ -25,6 +31,15 @@ class Work:
     slot_id: int
     num_missing: int
     is_decoding: bool
+    media: MediaWork | None = None  # it is a media, at hand, that comes next
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step of the loop computes."""
+
+    shares: list[Share]  # of the batch of tokens
+    media: Share | None = None  # computed behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,30 @@ class BatchLimits:
 
     num_batch_tokens: int
     num_ubatch_tokens: int
+
+
+def plan_step(
+    works: Sequence[Work],
+    limits: BatchLimits,
+    prefill_tokens_per_s: float,
+    *,
+    was_media: bool,
+) -> StepPlan:
+    """Return what the next step computes; `was_media`: a media was computed in the last one.
+
+    A step has either a part of a media or prefills of text beside the tokens of decoding choices,
+    so that these never wait longer than for one of them.
+    """
+    texts = [work for work in works if work.media is None]
+    media = next((work for work in works if work.media is not None), None)
+    decoding = [work for work in texts if work.is_decoding]
+    if media is None or (was_media and len(decoding) < len(texts)):
+        return StepPlan(plan_batch(texts, limits, prefill_tokens_per_s))
+    most = choose_chunk_tokens(limits, prefill_tokens_per_s, others_decode=bool(decoding))
+    is_whole = media.media == "whole"
+    num_tokens = media.num_missing if is_whole else min(media.num_missing, most)
+    share = Share(media.slot_id, num_tokens, is_decoding=False)
+    return StepPlan(plan_batch(decoding, limits, prefill_tokens_per_s), share)
 
 
 def plan_batch(

@@ -8,15 +8,17 @@ continued like any other, by computing what is missing.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
+from milepost.cache.embedding_files import Embeddings
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.detokenizer import Detokenizer
+from milepost.engine.media_prompt import MediaSpan
 from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher
@@ -70,9 +72,12 @@ def parse_tokens(data: bytes) -> np.ndarray:
 class Request:
     """A `Generate` message on its way; `choices` is empty while it waits for slots."""
 
-    message: Generate
-    prompt: np.ndarray  # int32 of shape (num_prompt_tokens,)
+    message: Generate  # its boundaries are positions in `prompt`
+    prompt: np.ndarray  # int32 of shape (num_prompt_tokens,); media as in engine.media_keys
     received_s: float
+    spans: tuple[MediaSpan, ...] = ()  # of media in the prompt, in rising order
+    embeddings: dict[bytes, Embeddings] = field(default_factory=dict)  # at hand, by key of media
+    num_media_encoded: int = 0
     choices: list[Choice] = field(default_factory=list)
     facts: PrefixFacts | None = None  # what was known when it began
     known_logits: np.ndarray | None = None  # behind the prompt, when none of it is to be computed
@@ -96,12 +101,27 @@ class Request:
         index = bisect_right(self.cuts, pos)
         return min(self.cuts[index], end) if index < len(self.cuts) else end
 
+    def span_at(self, pos: int) -> MediaSpan | None:
+        """Return the media that begins at a position of the prompt."""
+        index = bisect_left(self.spans, pos, key=lambda span: span.start)
+        if index == len(self.spans) or self.spans[index].start != pos:
+            return None
+        return self.spans[index]
+
+    def spans_from(self, pos: int) -> tuple[MediaSpan, ...]:
+        """Return the media at and behind a position."""
+        return self.spans[bisect_left(self.spans, pos, key=lambda span: span.start) :]
+
     def note_computed(self, start: int, end: int) -> None:
         """Count the part of [start, end) that belongs to the prompt."""
         num_tokens = min(end, len(self.prompt)) - start
         if num_tokens > 0:
             self.num_prefilled += num_tokens
             self.num_chunks += 1
+        if self.embeddings:
+            needed = {span.ref.key for span in self.spans_from(end)}
+            for key in self.embeddings.keys() - needed:
+                del self.embeddings[key]
 
     def add_checkpoint(self, pos: int, kind: CheckpointKind) -> None:
         """Let the prefill stop at one more position, to keep the state there."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from milepost.cache.slot_file import read_slot_file, write_slot_file
 from milepost.engine.checkpointing import Checkpointer
+from milepost.engine.media_keys import holds_up_to
 from milepost.engine.memory import Memory
 from milepost.engine.persistence import Persister
 from milepost.engine.slots import Slot, SlotTable
@@ -121,7 +122,7 @@ class SlotFiles:
             pass
         try:
             self._memory.states.write(spare_id, payload)
-            if self._memory.context.pos_max(spare_id) != len(tokens) - 1:
+            if not holds_up_to(tokens, self._memory.context.pos_max(spare_id)):
                 raise StateRefused("it does not hold the tokens that it names")
         except StateRefused as error:
             slots.clear_sequence(spare_id)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.engine.media_keys import count_positions
 from milepost.errors import StateRefused
 from milepost.libllama import Context
 from milepost.libllama.state import StateIO
@@ -31,12 +32,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A place for a conversation. Invariant: `seq_id` holds exactly `tokens[:num_tokens]`."""
+    """A place for a conversation.
+
+    Invariant: `seq_id` holds exactly `tokens[:num_tokens]`, and, while it is busy with a media, the
+    first `num_partial` tokens of that.
+    """
 
     slot_id: int
     seq_id: int  # changes when another sequence takes its place
     tokens: np.ndarray  # int32; capacity is the context's length
     num_tokens: int = 0
+    num_positions: int = 0  # of the context; fewer than tokens where an image takes fewer
+    num_partial: int = 0
     is_busy: bool = False
     last_used: int = 0  # counts up with every use, for "least recently used"
 
@@ -44,6 +51,12 @@ class Slot:
     def held(self) -> np.ndarray:
         """The tokens that the context holds here; a view."""
         return self.tokens[: self.num_tokens]
+
+    def hold(self, num_tokens: int) -> None:
+        """Note that the context holds exactly the first `num_tokens` of `tokens`."""
+        self.num_tokens = num_tokens
+        self.num_positions = count_positions(self.held)
+        self.num_partial = 0
 
 
 class SlotTable:
@@ -86,7 +99,8 @@ class SlotTable:
     @property
     def num_free_cells(self) -> int:
         """Cells that are certainly free: those that forks share are counted for each."""
-        return self._context.num_context_tokens - sum(slot.num_tokens for slot in self.all)
+        num_used = sum(slot.num_tokens + slot.num_partial for slot in self.all)
+        return self._context.num_context_tokens - num_used
 
     @property
     def num_cells_in_reach(self) -> int:
@@ -101,6 +115,7 @@ class SlotTable:
 
     def release(self, slot: Slot) -> None:
         """Make a slot idle; it keeps its tokens for later prompts."""
+        self.settle(slot)
         slot.is_busy = False
         self.touch(slot)
 
@@ -112,7 +127,17 @@ class SlotTable:
     def clear(self, slot: Slot) -> None:
         """Remove everything that a slot holds."""
         self.clear_sequence(slot.seq_id)
-        slot.num_tokens = 0
+        slot.hold(0)
+
+    def settle(self, slot: Slot) -> None:
+        """Remove the part of a media that a slot was busy with, or all where that cannot be cut.
+
+        Nothing can be kept, or taken up again, in the middle of a media.
+        """
+        if slot.num_partial and (
+            self._context.has_small_window or not self.cut(slot, slot.num_tokens)
+        ):
+            self.clear(slot)
 
     def clear_sequence(self, seq_id: int) -> None:
         """Remove everything that a sequence id holds.
@@ -142,25 +167,29 @@ class SlotTable:
         """Exchange what two slots hold, at no cost."""
         slot.seq_id, other.seq_id = other.seq_id, slot.seq_id
         slot.tokens, other.tokens = other.tokens, slot.tokens
-        slot.num_tokens, other.num_tokens = other.num_tokens, slot.num_tokens
+        held = slot.num_tokens, other.num_tokens
+        other.hold(held[0])
+        slot.hold(held[1])
         slot.last_used, other.last_used = other.last_used, slot.last_used
 
     def cut(self, slot: Slot, num_tokens: int) -> bool:
         """Keep the first tokens of a slot only; False where the memory kind cannot do that."""
-        if num_tokens == slot.num_tokens:
+        if num_tokens == slot.num_tokens and not slot.num_partial:
             return True
-        if not 0 < num_tokens < slot.num_tokens:  # it may have lost its cells to another restore
+        if not 0 < num_tokens <= slot.num_tokens:  # it may have lost its cells to another restore
             return False
-        if not self._context.remove(slot.seq_id, num_tokens):
+        if not self._context.remove(slot.seq_id, count_positions(slot.tokens[:num_tokens])):
             return False
-        slot.num_tokens = num_tokens
+        slot.hold(num_tokens)
         return True
 
     def extend(self, slot: Slot, tokens: np.ndarray) -> None:
-        """Note that a batch added tokens to a slot."""
+        """Note that a batch added tokens to a slot; of a media, its last part."""
         end = slot.num_tokens + len(tokens)
         slot.tokens[slot.num_tokens : end] = tokens
         slot.num_tokens = end
+        slot.num_positions += count_positions(tokens)
+        slot.num_partial = 0
 
     def fork(self, source: Slot, target: Slot, num_tokens: int) -> bool:
         """Make an empty slot hold the first tokens of another one; attention cells are shared.
@@ -168,8 +197,9 @@ class SlotTable:
         Returns False, with the target empty, where the memory kind cannot do that.
         """
         self._context.copy(source.seq_id, target.seq_id)
-        target.tokens[:num_tokens] = source.tokens[:num_tokens]
-        target.num_tokens = source.num_tokens
+        target.tokens[: source.num_tokens] = source.held
+        target.hold(source.num_tokens)
+        target.num_partial = source.num_partial
         if self._context.has_small_window:
             self._copy_window(source, target)
         if target.num_tokens and not self.cut(target, num_tokens):
@@ -182,7 +212,7 @@ class SlotTable:
         self.spare_id = old_id
         self.clear_sequence(old_id)
         slot.tokens[: len(tokens)] = tokens
-        slot.num_tokens = len(tokens)
+        slot.hold(len(tokens))
 
     def evict_idle(self) -> bool:
         """Clear the least recently used idle or parked conversation; False if there is none."""

@@ -12,6 +12,7 @@ import numpy as np
 from milepost.errors import ConfigurationError
 from milepost.libllama.batch import Batch
 from milepost.libllama.failures import check_decode
+from milepost.libllama.media_batch import MediaBatch
 from milepost.libllama.model import Model
 
 CACHE_TYPES = {  # enum ggml_type, those that llama.cpp takes for K and V
@@ -141,6 +142,23 @@ class Context:
         """
         batch.native.n_tokens = batch.num_tokens
         code = self._lib.llama_decode(self.pointer, batch.native[0])
+        if code:
+            check_decode(code, batch.num_tokens, self._library.take_errors())
+
+    def decode_media(self, batch: MediaBatch, *, is_causal: bool) -> None:
+        """Compute embeddings in place of tokens; raises as `decode`.
+
+        Not causal, all of them see each other: they must fit into one micro-batch, which the caller
+        sees to. llama.cpp ends the process if they do not.
+        """
+        assert is_causal or batch.num_tokens <= self.num_ubatch_tokens
+        if not is_causal:
+            self._lib.llama_set_causal_attn(self.pointer, False)
+        try:
+            code = self._lib.llama_decode(self.pointer, batch.native[0])
+        finally:
+            if not is_causal:
+                self._lib.llama_set_causal_attn(self.pointer, True)
         if code:
             check_decode(code, batch.num_tokens, self._library.take_errors())
 

@@ -130,6 +130,7 @@ void llama_model_free(struct llama_model * model);
 const struct llama_vocab * llama_model_get_vocab(const struct llama_model * model);
 int32_t llama_model_n_ctx_train(const struct llama_model * model);
 int32_t llama_model_n_embd(const struct llama_model * model);
+int32_t llama_model_n_embd_inp(const struct llama_model * model);
 int32_t llama_model_n_layer(const struct llama_model * model);
 int32_t llama_model_n_swa(const struct llama_model * model);
 int32_t llama_model_desc(const struct llama_model * model, char * buf, size_t buf_size);
@@ -173,6 +174,7 @@ uint32_t llama_n_ubatch(const struct llama_context * ctx);
 uint32_t llama_n_seq_max(const struct llama_context * ctx);
 void llama_set_abort_callback(struct llama_context * ctx, void * callback, void * data);
 void llama_set_warmup(struct llama_context * ctx, bool warmup);
+void llama_set_causal_attn(struct llama_context * ctx, bool causal_attn);
 void llama_synchronize(struct llama_context * ctx);
 int32_t llama_decode(struct llama_context * ctx, llama_batch batch);
 float * llama_get_logits_ith(struct llama_context * ctx, int32_t i);
@@ -230,3 +232,74 @@ size_t llama_state_seq_get_data_ext(
 size_t llama_state_seq_set_data_ext(
     struct llama_context * ctx, const uint8_t * src, size_t size, llama_seq_id dest_seq_id,
     llama_state_seq_flags flags);
+
+// images and audio: libmtmd, of the same build
+typedef struct mtmd_context mtmd_context;
+typedef struct mtmd_bitmap mtmd_bitmap;
+typedef struct mtmd_image_tokens mtmd_image_tokens;
+typedef struct mtmd_input_chunk mtmd_input_chunk;
+typedef struct mtmd_input_chunks mtmd_input_chunks;
+
+typedef struct mtmd_input_text {
+    const char * text;
+    size_t text_len;
+    bool add_special;
+    bool parse_special;
+} mtmd_input_text;
+
+struct mtmd_context_params {
+    bool use_gpu;
+    void * device;
+    bool print_timings;
+    int n_threads;
+    const char * image_marker;
+    const char * media_marker;
+    int flash_attn_type;
+    bool warmup;
+    int image_min_tokens;
+    int image_max_tokens;
+    void * cb_eval;
+    void * cb_eval_user_data;
+    int32_t batch_max_tokens;
+    void * progress_callback;
+    void * progress_callback_user_data;
+};
+
+struct mtmd_decoder_pos {
+    uint32_t t;
+    uint32_t x;
+    uint32_t y;
+    uint32_t z;
+};
+
+void mtmd_log_set(ggml_log_callback log_callback, void * user_data);
+struct mtmd_context_params mtmd_context_params_default(void);
+mtmd_context * mtmd_init_from_file(
+    const char * mmproj_fname, const struct llama_model * text_model,
+    const struct mtmd_context_params ctx_params);
+void mtmd_free(mtmd_context * ctx);
+bool mtmd_decode_use_non_causal(const mtmd_context * ctx, const mtmd_input_chunk * chunk);
+bool mtmd_decode_use_mrope(const mtmd_context * ctx);
+bool mtmd_support_vision(const mtmd_context * ctx);
+bool mtmd_support_audio(const mtmd_context * ctx);
+int mtmd_get_audio_sample_rate(const mtmd_context * ctx);
+mtmd_bitmap * mtmd_bitmap_init(uint32_t nx, uint32_t ny, const unsigned char * data);
+mtmd_bitmap * mtmd_bitmap_init_from_audio(size_t n_samples, const float * data);
+void mtmd_bitmap_free(mtmd_bitmap * bitmap);
+mtmd_input_chunks * mtmd_input_chunks_init(void);
+size_t mtmd_input_chunks_size(const mtmd_input_chunks * chunks);
+const mtmd_input_chunk * mtmd_input_chunks_get(const mtmd_input_chunks * chunks, size_t idx);
+void mtmd_input_chunks_free(mtmd_input_chunks * chunks);
+int mtmd_input_chunk_get_type(const mtmd_input_chunk * chunk);
+const llama_token * mtmd_input_chunk_get_tokens_text(
+    const mtmd_input_chunk * chunk, size_t * n_tokens_output);
+const mtmd_image_tokens * mtmd_input_chunk_get_tokens_image(const mtmd_input_chunk * chunk);
+size_t mtmd_input_chunk_get_n_tokens(const mtmd_input_chunk * chunk);
+llama_pos mtmd_input_chunk_get_n_pos(const mtmd_input_chunk * chunk);
+void mtmd_helper_image_get_decoder_pos(
+    const mtmd_image_tokens * image, llama_pos pos_0, struct mtmd_decoder_pos * out_pos);
+int32_t mtmd_tokenize(
+    const mtmd_context * ctx, mtmd_input_chunks * output, const mtmd_input_text * text,
+    const mtmd_bitmap * const * bitmaps, size_t n_bitmaps);
+int32_t mtmd_encode_chunk(mtmd_context * ctx, const mtmd_input_chunk * chunk);
+float * mtmd_get_output_embd(mtmd_context * ctx);

@@ -10,10 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-import logging
 import os
-import re
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from typing import Any
 from cffi import FFI
 
 from milepost.errors import LibraryMismatch
+from milepost.libllama.native_log import NativeLog, read_text
 
 PINNED_XLLAMACPP = "2026.10.11549"
 OVERRIDE_VARIABLE = "MILEPOST_LIBLLAMA"
@@ -50,16 +48,7 @@ EXPECTED_MODEL_DEFAULTS = {
     "load_mtp": False,
 }
 
-LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
-CONTINUED = 5  # ggml's level for "goes on with the line before"
-LOG_PREFIX = re.compile(r"^(?:[\w~]+: )+")  # the functions that a line came through
-SAYS_ONLY_THAT_IT_FAILED = re.compile(
-    r"(error loading model: llama_model_loader: )?failed to (load model|decode|initialize)"
-)
-NUM_RECENT_ERRORS = 8  # arbitrary; a failed load logs two or three lines
 DEVICE_TYPE_CPU = 0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +67,20 @@ class Library:
         self.ffi = ffi
         self.lib = lib
         self.name = name  # e.g. "xllamacpp 2026.10.11549"
-        self._recent_errors: deque[str] = deque(maxlen=NUM_RECENT_ERRORS)
-        self._log_callback = ffi.callback("void (int, const char *, void *)", self._on_log)
-        self._line = ""
-        self._level = logging.DEBUG
-        lib.llama_log_set(self._log_callback, ffi.NULL)
+        self._log = NativeLog(ffi)
+        lib.llama_log_set(self._log.callback, ffi.NULL)
         lib.llama_backend_init()
 
     def take_errors(self) -> str:
         """Return the most telling of the errors that llama.cpp logged since the last call.
 
-        The innermost function knows best and logs first, but says it in its own terms; the ones
-        around it add what they were doing, and that it failed. Empty when nothing was logged.
+        Empty when nothing was logged.
         """
-        lines = [LOG_PREFIX.sub("", line) for line in self._recent_errors]
-        self._recent_errors.clear()
-        telling = [line for line in lines if not SAYS_ONLY_THAT_IT_FAILED.match(line)]
-        return (telling or lines or [""])[-1]
+        return self._log.take_errors()
 
     def warn_of_errors(self) -> None:
         """Log the errors that nobody took: they did not make a call fail. Forget them."""
-        for line in dict.fromkeys(self._recent_errors):
-            logger.warning("%s", line)
-        self._recent_errors.clear()
+        self._log.warn_of_errors()
 
     def devices(self) -> list[Device]:
         """Return the devices that the library knows, in its order."""
@@ -118,29 +98,7 @@ class Library:
 
     def text(self, pointer: Any) -> str:
         """Return a C string; empty for a null pointer."""
-        if pointer == self.ffi.NULL:
-            return ""
-        return bytes(self.ffi.string(pointer)).decode(errors="replace")
-
-    def _on_log(self, level: int, text: Any, _: Any) -> None:
-        """Collect pieces into lines, and hand each whole line to Python's logging."""
-        if level != CONTINUED:
-            self._flush_line()
-            self._level = LOG_LEVELS.get(level, logging.DEBUG)
-        self._line += self.text(text)
-        if self._line.endswith("\n"):
-            self._flush_line()
-
-    def _flush_line(self) -> None:
-        line, self._line = self._line.strip(), ""
-        if not line:
-            return
-        if self._level >= logging.ERROR:
-            self._recent_errors.append(line)  # they are in the message of the call that fails
-        # What llama.cpp calls information (hundreds of lines at load) is detail for our users, and
-        # so is what the return code of a decode says: aborted, or out of cells.
-        is_warning = self._level == logging.WARNING and not line.startswith("decode: ")
-        logger.log(logging.WARNING if is_warning else logging.DEBUG, "%s", line)
+        return read_text(self.ffi, pointer)
 
 
 def open_library() -> Library:

@@ -116,6 +116,11 @@ class Model:
         return int(self._lib.llama_model_n_embd(self.pointer))
 
     @property
+    def num_embd_input(self) -> int:
+        """Width of what may be put in place of a token: more than `num_embd` for some models."""
+        return int(self._lib.llama_model_n_embd_inp(self.pointer))
+
+    @property
     def num_layers(self) -> int:
         """Number of layers."""
         return int(self._lib.llama_model_n_layer(self.pointer))

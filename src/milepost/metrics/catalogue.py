@@ -231,6 +231,24 @@ ENGINE_METRICS: tuple[Metric[Status], ...] = (
         lambda status: status.counters.num_disk_lost,
     ),
     Metric(
+        "milepost_media_encoded",
+        "counter",
+        "Images and audios that the projector encoded.",
+        lambda status: status.counters.num_media_encoded,
+    ),
+    Metric(
+        "milepost_media_reused",
+        "counter",
+        "Images and audios that a prompt needed and whose embeddings were known.",
+        lambda status: status.counters.num_media_reused,
+    ),
+    Metric(
+        "milepost_media_encode_seconds",
+        "counter",
+        "Time in the projector.",
+        lambda status: status.counters.media_encode_s,
+    ),
+    Metric(
         "milepost_cache_bytes",
         "gauge",
         "Bytes of states and attention cells in the cache.",

@@ -3,9 +3,10 @@
 Every message is a tagged msgspec Struct: its class name stands under the key `type`. The engine's
 first message is `Hello`; the front end answers with `Load`; then come `LoadProgress` and one
 `Ready` or `LoadFailed`. After that the front end sends `Generate`, `Cancel`, `GetStatus`,
-`GetCache` and `ChangeCache` as it likes. A `Generate` is answered by any number of `PromptProgress`
-and `Delta` and then, for each choice, one `Finished`; or by one `Failed`, which ends all of its
-choices. The end of the stream means that the other side is gone.
+`GetCache`, `ChangeCache` and `CountMedia` as it likes. A `Generate` is answered by any number of
+`PromptProgress` and `Delta` and then, for each choice, one `Finished`; or by one `Failed`, which
+ends all of its choices. A `NeedMedia` is answered by one `MediaData` for each key. The end of the
+stream means that the other side is gone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 7  # counts up with every change of a message
+PROTOCOL_VERSION = 8  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
+MediaKind = Literal["image", "audio"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
 RestoreKind = Literal["none", "live", "parked", "live_state", "ram", "disk"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
@@ -78,6 +80,17 @@ class ReasoningLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ending: tuple[int, ...]  # tokens that are taken when they are used up
 
 
+class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image or a piece of audio, without its bytes, and where it stands in a prompt."""
+
+    pos: int = 0  # index in the text tokens before which it stands; they may be one more
+    kind: MediaKind
+    key: bytes  # 32 bytes: SHA-256 of its decoded content, kind and size included
+    width: int = 0  # of an image, in pixels
+    height: int = 0
+    num_samples: int = 0  # of audio, at `ModelInfo.audio_sample_rate`
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Prefill a prompt and decode `num_choices` continuations of it."""
 
@@ -97,6 +110,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     constraint: str = ""  # a grammar for llguidance, instead of `sampling.grammar`
     reasoning: ReasoningLimit | None = None  # None: no limit
     has_new_tools: bool = False  # its system messages were last seen with other tools
+    # In rising order of `pos`. What a media becomes is put between the tokens; `tokens`, and the
+    # positions of boundaries, count the text alone.
+    media: tuple[MediaRef, ...] = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -141,6 +157,21 @@ class ChangeSlot(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defau
     path: str = ""  # of the file
 
 
+class MediaData(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """The content that a `NeedMedia` asked for."""
+
+    key: bytes
+    # Rows of RGB pixels, 8 bits each; or mono samples, little-endian float32. Empty: it is gone.
+    data: bytes
+
+
+class CountMedia(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Ask for a `MediaCounts` with the same id."""
+
+    query_id: int
+    media: tuple[MediaRef, ...]  # their `pos` and `key` do not matter
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """End the process after the current step."""
 
@@ -181,6 +212,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device: str  # e.g. "CPU"
     load_s: float
     cache_folder: str = ""  # of this model, on disk; empty: nothing is kept there
+    has_vision: bool = False  # a projector for images is loaded
+    has_audio: bool = False
+    audio_sample_rate: int = 0  # in Hz, that `MediaData` must have; 0 without audio
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -204,6 +238,13 @@ class PromptProgress(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_d
     num_cached: int  # of these, not computed again
     num_processed: int  # cached ones included
     elapsed_ms: float  # since the prefill began
+
+
+class NeedMedia(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Ask for the content of media that a request names and the engine does not know."""
+
+    request_id: int
+    keys: tuple[bytes, ...]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -257,6 +298,8 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     num_checkpoints: int = 0  # states kept on the way, that of the prompt's end included
     num_known: int = 0  # prompt tokens that an earlier request had computed
     num_prefilled_twice: int = 0  # of these, not reused; the last token does not count
+    num_media: int = 0  # images and pieces of audio in the prompt
+    num_media_encoded: int = 0  # of these, by the projector for this request
     num_failed_restores: int = 0
     num_refused_sources: int = 0  # would have reused more, but slower than computing it
     divergence: Divergence | None = None  # None: all that is known is as in the prompt
@@ -281,6 +324,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     request_id: int
     kind: str  # class name in milepost.errors
     message: str
+    num_prompt_tokens: int = 0  # media included, where that is what was wrong
 
 
 class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,6 +370,9 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     num_disk_read_bytes: int = 0
     num_disk_lost: int = 0  # gone or damaged when they were needed
     num_disk_refused: int = 0  # not written: no room, or no more today
+    num_media_encoded: int = 0  # images and pieces of audio
+    num_media_reused: int = 0  # embeddings that were known, where a prompt needed them
+    media_encode_s: float = 0.0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -389,13 +436,34 @@ class SlotChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defa
     error: str = ""
 
 
-ToEngine = Load | Generate | Cancel | GetStatus | GetCache | ChangeCache | ChangeSlot | Shutdown
+class MediaCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answer to `CountMedia`."""
+
+    query_id: int
+    counts: tuple[int, ...] = ()  # tokens in a prompt, begin and end marks included, of each
+    error_kind: str = ""  # class name in milepost.errors; empty: they could be counted
+    error: str = ""
+
+
+ToEngine = (
+    Load
+    | Generate
+    | Cancel
+    | GetStatus
+    | GetCache
+    | ChangeCache
+    | ChangeSlot
+    | MediaData
+    | CountMedia
+    | Shutdown
+)
 FromEngine = (
     Hello
     | LoadProgress
     | Ready
     | LoadFailed
     | PromptProgress
+    | NeedMedia
     | Delta
     | Finished
     | Failed
@@ -403,5 +471,6 @@ FromEngine = (
     | CacheSummary
     | CacheChanged
     | SlotChanged
+    | MediaCounts
 )
 Message = ToEngine | FromEngine

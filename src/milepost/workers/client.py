@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
     ChangeSlot,
+    CountMedia,
     Delta,
     Failed,
     Finished,
@@ -39,8 +41,12 @@ from milepost.protocol.messages import (
     GetCache,
     GetStatus,
     LoadProgress,
+    MediaCounts,
+    MediaData,
+    MediaRef,
     Message,
     ModelInfo,
+    NeedMedia,
     PromptProgress,
     Ready,
     ReasoningLimit,
@@ -52,9 +58,12 @@ from milepost.protocol.messages import (
 from milepost.protocol.sampling import SamplingParams
 from milepost.workers.waiting_line import WaitingLine
 
+logger = logging.getLogger(__name__)
+
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
-Answer = Status | CacheSummary | CacheChanged | SlotChanged
+ReadMedia = Callable[[bytes], Awaitable[bytes]]  # key -> content; raises what it cannot do
+Answer = Status | CacheSummary | CacheChanged | SlotChanged | MediaCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,9 @@ class GenerateSpec:
     has_new_tools: bool = False
     constraint: str = ""
     reasoning: ReasoningLimit | None = None
+    media: tuple[MediaRef, ...] = ()
+    media_data: Mapping[bytes, bytes] = field(default_factory=dict)  # by key; sent when asked for
+    read_media: ReadMedia | None = None  # for what is not in `media_data`
 
     def message(self, request_id: int) -> Generate:
         """Return the message that asks an engine for it."""
@@ -96,6 +108,7 @@ class GenerateSpec:
             has_new_tools=self.has_new_tools,
             constraint=self.constraint,
             reasoning=self.reasoning,
+            media=self.media,
         )
 
 
@@ -146,6 +159,20 @@ class Generation:
         return self._request_id
 
     @property
+    def media_data(self) -> Mapping[bytes, bytes]:
+        """The content of its media by key; kept as long as the engine may ask for it."""
+        return self._spec.media_data
+
+    def holds(self, key: bytes) -> bool:
+        """Say whether a media is in the prompt."""
+        return any(ref.key == key for ref in self._spec.media)
+
+    @property
+    def read_media(self) -> ReadMedia | None:
+        """How to get at the content of media that is not in `media_data`."""
+        return self._spec.read_media
+
+    @property
     def is_open(self) -> bool:
         """Whether a choice has not ended, as far as its events were taken."""
         return self._num_open > 0
@@ -183,6 +210,7 @@ class EngineClient:
         self._generations: dict[int, Generation] = {}
         self._left: dict[int, Generation] = {}  # cancelled, and not ended yet
         self._waiters: dict[int, asyncio.Future[Answer]] = {}
+        self._reading: set[asyncio.Future[None]] = set()  # media that the engine waits for
         self._ids = itertools.count(1)
 
     # --- for the API layer ---------------------------------------------------------------
@@ -235,6 +263,18 @@ class EngineClient:
             raise error_from(answer.error_kind, answer.error)
         return answer
 
+    async def count_media(self, media: Sequence[MediaRef]) -> tuple[int, ...]:
+        """Ask the engine how many tokens each of these takes; as late, and refused, as the others.
+
+        Raises what the engine says: InvalidRequest, NotSupported.
+        """
+        query_id = next(self._ids)
+        answer = await self._query(query_id, CountMedia(query_id=query_id, media=tuple(media)))
+        assert isinstance(answer, MediaCounts)
+        if answer.error_kind:
+            raise error_from(answer.error_kind, answer.error)
+        return answer.counts
+
     async def _query(self, query_id: int, message: Message) -> Answer:
         self._check_ready()
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -276,25 +316,21 @@ class EngineClient:
         """Handle a message of the process."""
         match message:
             case Delta() | PromptProgress() | Finished():
-                if generation := self._generations.get(message.request_id):
-                    generation.put(message)
-                elif generation := self._left.get(message.request_id):
-                    self._take_late(generation, message)
+                self._take_event(message)
+            case NeedMedia():
+                self._send_media(message)
             case Failed():
                 if generation := self._generations.get(message.request_id):
                     generation.put(self._error_of(message, generation))
                 self._left.pop(message.request_id, None)
             case Status():
                 self._answer(message.status_id, message)
-            case CacheSummary() | CacheChanged() | SlotChanged():
+            case CacheSummary() | CacheChanged() | SlotChanged() | MediaCounts():
                 self._answer(message.query_id, message)
             case LoadProgress():
                 self.load_fraction = message.fraction
             case Ready():
-                self.model = message.model
-                self.on_loaded(message.model)
-                self.state = "ready"
-                self.failure = ""
+                self._take_ready(message)
 
     def shut_down(self) -> None:
         """Ask the process to end after its current step."""
@@ -315,10 +351,50 @@ class EngineClient:
         self._left.clear()
         self._waiters.clear()
 
+    def _take_ready(self, message: Ready) -> None:
+        self.model = message.model
+        self.on_loaded(message.model)
+        self.state = "ready"
+        self.failure = ""
+
+    def _take_event(self, message: GenerationEvent) -> None:
+        if generation := self._generations.get(message.request_id):
+            generation.put(message)
+        elif generation := self._left.get(message.request_id):
+            self._take_late(generation, message)
+
     def _take_late(self, generation: Generation, event: GenerationEvent) -> None:
         generation.take_late(event)
         if not generation.is_open:
             del self._left[generation.request_id]
+
+    def _send_media(self, message: NeedMedia) -> None:
+        """Send what the engine asks for; what is not there any more is sent empty."""
+        for key in message.keys:
+            generation = self._find_holder(message.request_id, key)
+            known = generation.media_data if generation is not None else {}
+            read = generation.read_media if generation is not None else None
+            if key in known or read is None:
+                self._send(MediaData(key=key, data=known.get(key, b"")))
+            else:
+                reading = asyncio.ensure_future(self._read_and_send(key, read))
+                self._reading.add(reading)
+                reading.add_done_callback(self._reading.discard)
+
+    def _find_holder(self, request_id: int, key: bytes) -> Generation | None:
+        """Return the request that the engine asks, or if it was left, another with that media."""
+        generation = self._generations.get(request_id)
+        if generation is not None:
+            return generation
+        return next((each for each in self._generations.values() if each.holds(key)), None)
+
+    async def _read_and_send(self, key: bytes, read: ReadMedia) -> None:
+        try:
+            data = await read(key)
+        except (KeyError, MilepostError) as error:
+            logger.warning("the content of an image cannot be had again: %s", error)
+            data = b""
+        self._send(MediaData(key=key, data=data))
 
     def _answer(self, query_id: int, answer: Answer) -> None:
         waiter = self._waiters.get(query_id)
@@ -327,7 +403,8 @@ class EngineClient:
 
     def _error_of(self, message: Failed, generation: Generation) -> MilepostError:
         if message.kind == ContextExceeded.__name__ and self.model is not None:
-            return ContextExceeded(generation.num_prompt_tokens, self.model.num_context_tokens)
+            num_prompt_tokens = message.num_prompt_tokens or generation.num_prompt_tokens
+            return ContextExceeded(num_prompt_tokens, self.model.num_context_tokens)
         return error_from(message.kind, message.message)
 
     def _note_load(self) -> None:

@@ -22,6 +22,7 @@ from milepost.chat.reply_store import ReplyStore
 from milepost.chat.template_set import load_templates
 from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import Settings
+from milepost.media.loader import MediaLoader
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Api:
             templates=templates,
             boundaries=BoundaryFinder(templates, ReplyPlacer(replies, vocab)),
             tokenizer=PromptTokenizer(vocab),
+            media=MediaLoader(self.settings.media),
             settings=self.settings,
             model_name="tiny",
             created=1_700_000_000,

@@ -78,6 +78,8 @@ def test_why_tells_facts_from_their_interpretation(api: Api) -> None:
                 "prefilled_tokens": 6,
                 "prefilled_twice_tokens": 1,
                 "prefill_chunks": 2,
+                "media": 0,
+                "media_encoded": 0,
                 "checkpoints": 1,
                 "failed_restores": 0,
                 "refused_sources": 0,

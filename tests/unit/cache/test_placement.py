@@ -133,6 +133,43 @@ def test_no_checkpoints_no_cuts() -> None:
     assert (plan.cuts, plan.checkpoints) == ((), ())
 
 
+def test_states_are_kept_before_and_behind_media_at_no_cost() -> None:
+    request = dataclasses.replace(make_request(3000), media=((700, 950), (1900, 2200)))
+    plan = plan_prefill(request)
+    assert plan.checkpoints == (
+        *((700, "media"), (950, "media"), (1900, "media"), (2200, "media")),
+        (3000, "prompt_whole"),
+    )
+    assert plan.num_extra_ubatches == 0
+
+
+def test_between_two_media_side_by_side_one_state_is_kept() -> None:
+    request = dataclasses.replace(make_request(3000), media=((700, 950), (951, 1201)))
+    cuts = plan_prefill(request).cuts
+    assert cuts == (700, 951, 1201)
+
+
+def test_the_latest_media_come_first_when_states_are_scarce() -> None:
+    limits = PlacementLimits(max_checkpoints=3)
+    request = make_request(3000, (300, "system_end"), limits=limits)
+    media = ((700, 950), (1900, 2200))
+    assert plan_prefill(dataclasses.replace(request, media=media)).cuts == (300, 1900)
+
+
+def test_a_boundary_in_a_media_is_rounded_to_its_begin() -> None:
+    limits = PlacementLimits(max_checkpoints=20, every_n_tokens=100, min_step=1)
+    request = make_request(2000, (800, "last_user"), divergences=(850,), limits=limits)
+    plan = plan_prefill(dataclasses.replace(request, media=((700, 950),)))
+    assert not any(700 < pos < 950 for pos in plan.cuts)
+    assert dict(plan.checkpoints)[700] == "media"
+
+
+def test_a_boundary_at_the_begin_of_a_media_keeps_its_name() -> None:
+    request = make_request(2000, (700, "last_user"))
+    plan = plan_prefill(dataclasses.replace(request, media=((700, 950),)))
+    assert dict(plan.checkpoints)[700] == "last_user"
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_any_plan_keeps_to_its_limits(seed: int) -> None:
     rng = random.Random(seed)

@@ -122,9 +122,9 @@ def test_a_bad_variable_is_named() -> None:
 
 
 def test_variables_that_only_llama_server_knows_are_found() -> None:
-    environment = {"LLAMA_ARG_MMPROJ": "x", "LLAMA_ARG_PORT": "1", "LLAMA_ARG_NO_JINJA": ""}
+    environment = {"LLAMA_ARG_LORA": "x", "LLAMA_ARG_PORT": "1", "LLAMA_ARG_NO_JINJA": ""}
 
-    assert unknown_variables(environment) == ["LLAMA_ARG_MMPROJ"]
+    assert unknown_variables(environment) == ["LLAMA_ARG_LORA"]
 
 
 def test_words_for_numbers() -> None:

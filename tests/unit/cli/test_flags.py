@@ -81,7 +81,7 @@ def test_flags_without_effect_are_accepted() -> None:
         ("--ctx-sizes 1", "there is no flag --ctx-sizes; did you mean --ctx-size?"),
         ("--qqq", "there is no flag --qqq; see milepost serve --help"),
         ("-lcs 0", "milepost does not have -lcs yet"),
-        ("--mmproj x", "milepost does not have --mmproj yet"),
+        ("--lora x", "milepost does not have --lora yet"),
         ("--cache_reuse 1", "milepost does not have --cache-reuse yet"),
         ("--no-kv-unified", "does not have --no-kv-unified yet; all requests share one KV cache"),
         ("x.gguf", "'x.gguf' was not expected; a model file is given with -m x.gguf"),

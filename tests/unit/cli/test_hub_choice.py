@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.cli.hub import HubFailed, choose_file, parse_repo, parts_of
+from milepost.cli.hub import HubFailed, choose_file, choose_projector, parse_repo, parts_of
 
 FILES = [
     "README.md",
@@ -56,3 +56,20 @@ def test_repository_and_quant() -> None:
     for text in ("repo", "a/b/c", "https://hub/a/b", ""):
         with pytest.raises(HubFailed):
             parse_repo(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "chosen"),
+    [
+        (["m-Q8_0.gguf"], "m-Q8_0.gguf", ""),
+        (["m-Q8_0.gguf", "mmproj.gguf", "mmproj.txt"], "m-Q8_0.gguf", "mmproj.gguf"),
+        (["mmproj-m-f32.gguf", "mmproj-m-f16.gguf"], "m-BF16.gguf", "mmproj-m-f16.gguf"),
+        (["m-mmproj-F16.gguf", "m-mmproj-Q8_0.gguf"], "m-Q4_K_M.gguf", "m-mmproj-Q8_0.gguf"),
+        (["mmproj-1-F16.gguf", "a/mmproj-F32.gguf"], "a/m-F16.gguf", "a/mmproj-F32.gguf"),
+        (["mmproj-F16.gguf", "a/m-F16.gguf"], "a/m-F16.gguf", "mmproj-F16.gguf"),
+        (["b/mmproj-F16.gguf", "a/b/mmproj-F16.gguf"], "a/m-F16.gguf", ""),
+        (["mmproj/m-F16.gguf"], "m-F16.gguf", ""),
+    ],
+)
+def test_the_projector_beside_the_model_is_taken(files: list[str], model: str, chosen: str) -> None:
+    assert choose_projector(files, model) == chosen

@@ -10,10 +10,12 @@ from milepost.engine.scheduler import (
     MAX_STALL_S,
     MIN_CHUNK_TOKENS,
     BatchLimits,
+    MediaWork,
     Share,
     Work,
     choose_chunk_tokens,
     plan_batch,
+    plan_step,
     split_budget,
 )
 
@@ -67,6 +69,36 @@ def test_everybody_progresses_until_all_is_computed() -> None:
             for slot_id, count in grants(plan_batch(works, LIMITS, 300.0)).items():
                 missing[slot_id] -= count
         assert not any(missing.values())
+
+
+def image(slot_id: int, num_missing: int, kind: MediaWork = "parts") -> Work:
+    return Work(slot_id, num_missing, is_decoding=False, media=kind)
+
+
+def test_media_and_prefills_of_text_take_turns() -> None:
+    works = [prefill(0, 3000), decode(1), image(2, 4000)]
+    first = plan_step(works, LIMITS, 400.0, was_media=False)
+    second = plan_step(works, LIMITS, 400.0, was_media=True)
+    assert first.shares == [Share(1, 1, is_decoding=True)]
+    assert first.media == Share(2, int(400 * MAX_STALL_S), is_decoding=False)
+    assert grants(second.shares).keys() == {0, 1}
+    assert second.media is None
+
+
+def test_a_media_without_rivals_is_computed_step_by_step() -> None:
+    plan = plan_step([image(0, 4000)], LIMITS, 0.0, was_media=True)
+    assert (plan.shares, plan.media) == ([], Share(0, 512, is_decoding=False))
+
+
+def test_a_media_that_must_be_whole_is_whole_beside_streams() -> None:
+    plan = plan_step([decode(1), image(0, 500, "whole")], LIMITS, 100.0, was_media=False)
+    assert plan.media == Share(0, 500, is_decoding=False)
+
+
+def test_without_media_a_step_is_a_batch() -> None:
+    works = [prefill(0, 3000), decode(1)]
+    plan = plan_step(works, LIMITS, 400.0, was_media=False)
+    assert (plan.shares, plan.media) == (plan_batch(works, LIMITS, 400.0), None)
 
 
 def test_nothing_to_do_is_an_empty_batch() -> None:

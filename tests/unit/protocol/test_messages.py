@@ -19,6 +19,7 @@ from milepost.protocol.messages import (
     ChangeCache,
     ChangeSlot,
     Counters,
+    CountMedia,
     Delta,
     Divergence,
     Failed,
@@ -31,8 +32,12 @@ from milepost.protocol.messages import (
     Load,
     LoadFailed,
     LoadProgress,
+    MediaCounts,
+    MediaData,
+    MediaRef,
     Message,
     ModelInfo,
+    NeedMedia,
     PromptProgress,
     Ready,
     ReasoningLimit,
@@ -75,12 +80,18 @@ TO_ENGINE: tuple[ToEngine, ...] = (
         reasoning=ReasoningLimit(
             start="<think>", end="</think>", is_open=True, max_tokens=9, ending=(1, 2)
         ),
+        media=(
+            MediaRef(pos=1, kind="image", key=b"\x00" * 32, width=640, height=480),
+            MediaRef(pos=2, kind="audio", key=b"\xff" * 32, num_samples=16000),
+        ),
     ),
     Cancel(request_id=1),
     GetStatus(status_id=4),
     GetCache(query_id=5, max_nodes=3),
     ChangeCache(query_id=6, action="pin", request_id=7),
     ChangeSlot(query_id=7, slot_id=1, action="save", path="/slots/one.bin"),
+    MediaData(key=b"\x01" * 32, data=b"\x00\xff\x80"),
+    CountMedia(query_id=8, media=(MediaRef(kind="image", key=b"", width=3, height=2),)),
     Shutdown(),
 )
 FROM_ENGINE: tuple[FromEngine, ...] = (
@@ -103,10 +114,14 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
             num_window_tokens=11,
             device="CPU",
             load_s=0.5,
+            has_vision=True,
+            has_audio=True,
+            audio_sample_rate=16000,
         )
     ),
     LoadFailed(kind="ModelFileError", message="é"),
     PromptProgress(request_id=1, num_tokens=9, num_cached=2, num_processed=4, elapsed_ms=1.5),
+    NeedMedia(request_id=1, keys=(b"\x01" * 32, b"\x02" * 32)),
     Delta(
         request_id=1,
         choice=2,
@@ -184,6 +199,7 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
     ),
     CacheChanged(query_id=1, found=False, freed_bytes=2**40),
     SlotChanged(query_id=7, num_tokens=30_000, num_bytes=2**33, elapsed_ms=12.5),
+    MediaCounts(query_id=8, counts=(256, 18), error_kind="InvalidRequest", error="no"),
 )
 
 

@@ -26,6 +26,7 @@ from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
     Counters,
+    CountMedia,
     Delta,
     Failed,
     Finished,
@@ -34,6 +35,10 @@ from milepost.protocol.messages import (
     GetCache,
     GetStatus,
     LoadProgress,
+    MediaCounts,
+    MediaData,
+    MediaRef,
+    NeedMedia,
     Ready,
     Status,
     Timings,
@@ -295,6 +300,84 @@ def test_the_cache_is_asked_and_changed_between_batches() -> None:
         client.detach("restarting", "it died")
         with pytest.raises(EngineDied, match="it died"):
             await asked
+
+    run(test)
+
+
+def test_media_are_sent_when_the_engine_asks_for_them() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        media = (MediaRef(pos=1, kind="image", key=b"k", width=1, height=1),)
+        async with client.generate(spec(media=media, media_data={b"k": b"rgb"})) as generation:
+            request = wire.sent.pop()
+            assert isinstance(request, Generate)
+            assert request.media == media
+            client.take(NeedMedia(request_id=generation.request_id, keys=(b"k", b"unknown")))
+            assert wire.sent == [
+                MediaData(key=b"k", data=b"rgb"),
+                MediaData(key=b"unknown", data=b""),
+            ]
+        wire.sent.clear()
+        client.take(NeedMedia(request_id=generation.request_id, keys=(b"k",)))  # it was left
+        assert wire.sent == [MediaData(key=b"k", data=b"")]
+
+    run(test)
+
+
+def test_media_of_a_request_that_was_left_come_from_another_one() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        media = (MediaRef(pos=0, kind="image", key=b"k", width=1, height=1),)
+        fields = {"media": media, "media_data": {b"k": b"rgb"}}
+        async with client.generate(spec(**fields)) as left:
+            pass
+        async with client.generate(spec()), client.generate(spec(**fields)):
+            wire.sent.clear()
+            client.take(NeedMedia(request_id=left.request_id, keys=(b"k",)))
+            assert wire.sent == [MediaData(key=b"k", data=b"rgb")]
+
+    run(test)
+
+
+def test_media_that_are_not_held_are_read_when_the_engine_asks() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+
+        async def read(key: bytes) -> bytes:
+            if key != b"old":
+                raise KeyError(key)
+            return b"decoded again"
+
+        media_data = {b"new": b"held"}
+        async with client.generate(spec(media_data=media_data, read_media=read)) as generation:
+            wire.sent.clear()
+            keys = (b"old", b"new", b"unknown")
+            client.take(NeedMedia(request_id=generation.request_id, keys=keys))
+            for _ in range(3):  # the reading tasks have nothing to wait for
+                await asyncio.sleep(0)
+            assert wire.sent == [
+                MediaData(key=b"new", data=b"held"),
+                MediaData(key=b"old", data=b"decoded again"),
+                MediaData(key=b"unknown", data=b""),
+            ]
+
+    run(test)
+
+
+def test_media_are_counted_by_the_engine() -> None:
+    async def test() -> None:
+        client, wire = ready_client()
+        image = MediaRef(kind="image", key=b"k", width=1, height=1)
+        asked = [asyncio.create_task(client.count_media([image])) for _ in range(2)]
+        await asyncio.sleep(0)
+        good, bad = wire.sent
+        assert isinstance(good, CountMedia)
+        assert isinstance(bad, CountMedia)
+        client.take(MediaCounts(query_id=good.query_id, counts=(18,)))
+        client.take(MediaCounts(query_id=bad.query_id, error_kind="InvalidRequest", error="no"))
+        assert await asked[0] == (18,)
+        with pytest.raises(InvalidRequest, match="no"):
+            await asked[1]
 
     run(test)
 

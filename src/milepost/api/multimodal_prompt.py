@@ -1,0 +1,101 @@
+"""Prompts of `/completion` with images and audio, as llama-server takes them.
+
+    {"prompt_string": "What is <__media__> here?", "multimodal_data": ["iVBORw0KGgo…"]}
+
+The marker, which `/props` tells, stands for the next of the data, each in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.api.completion import Prompt
+from milepost.api.fields import field_error
+from milepost.api.media_input import add_media
+from milepost.api.services import Services
+from milepost.chat.media_parts import MediaKind, MediaPart
+from milepost.chat.tokenizer import PromptTokenizer
+from milepost.errors import InvalidRequest
+
+MEDIA_MARKER = "<__media__>"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The tokens of a prompt, and its media with their positions."""
+
+    tokens: list[int]
+    parts: tuple[MediaPart, ...] = ()
+    positions: tuple[int, ...] = ()
+
+
+async def prepare_raw_prompts(
+    services: Services, prompt: object, num_body_bytes: int
+) -> list[Prompt]:
+    """Return the prompts in the `prompt` field of `/completion`."""
+    drafts = await services.preparation.run(
+        num_body_bytes, lambda: draft_prompts(services.tokenizer, prompt)
+    )
+    return [
+        await add_media(services, Prompt(draft.tokens), draft.parts, draft.positions)
+        for draft in drafts
+    ]
+
+
+def draft_prompts(tokenizer: PromptTokenizer, prompt: object) -> list[Draft]:
+    """Tokenise the prompts; raises InvalidRequest as `tokenize_raw` does."""
+    if isinstance(prompt, Mapping):
+        prompt = [prompt]
+    if not isinstance(prompt, list) or not any(map(_has_media, prompt)):
+        return [Draft(tokens) for tokens in tokenizer.tokenize_raw(prompt)]
+    return [
+        _draft_multimodal(tokenizer, item, f"prompt[{i}]")
+        if _has_media(item)
+        else Draft(tokenizer.tokenize_raw(item)[0])
+        for i, item in enumerate(prompt)
+    ]
+
+
+def _has_media(item: object) -> bool:
+    return isinstance(item, Mapping) and bool(item.get("multimodal_data"))
+
+
+def _draft_multimodal(tokenizer: PromptTokenizer, item: Mapping[str, Any], where: str) -> Draft:
+    text, data = item.get("prompt_string"), item["multimodal_data"]
+    if not isinstance(text, str):
+        raise field_error(f"{where}.prompt_string", "must be a string", text)
+    if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
+        raise field_error(f"{where}.multimodal_data", "must be a list of base64 texts", data)
+    pieces = text.split(MEDIA_MARKER)
+    if len(pieces) != len(data) + 1:
+        raise InvalidRequest(
+            f"{where}.prompt_string holds {len(pieces) - 1} times {MEDIA_MARKER}, but there are "
+            f"{len(data)} multimodal_data; send one for each",
+            param="prompt",
+        )
+    tokens = [
+        tokenizer.tokenize_mixed(piece, add_special=i == 0, parse_special=True)
+        for i, piece in enumerate(pieces)
+    ]
+    parts = tuple(
+        MediaPart(_guess_kind(each), f"{where}.multimodal_data[{i}]", each)
+        for i, each in enumerate(data)
+    )
+    positions = tuple(itertools.accumulate(map(len, tokens[:-1])))
+    return Draft(list(itertools.chain.from_iterable(tokens)), parts, positions)
+
+
+def _guess_kind(data: str) -> MediaKind:
+    """Tell audio by how its file begins; the request does not say."""
+    text = data.partition(",")[2] if data.startswith("data:") else data
+    try:
+        head = base64.b64decode(text[:16])
+    except ValueError:
+        return "image"  # a URL, or nothing that will be decoded
+    is_mpeg = head[:1] == b"\xff" and head[1:2] >= b"\xe0"
+    is_audio = is_mpeg or head.startswith((b"ID3", b"fLaC")) or head[8:12] == b"WAVE"
+    return "audio" if is_audio else "image"

@@ -1,0 +1,170 @@
+"""Finds out what the media of a request stand for, on threads of its own.
+
+An agent sends all its screenshots with every turn. So what a source was found to stand for is
+remembered, by a hash of the source: on later turns nothing is decoded, for the engine has what it
+needs of media that it has seen. Should it ask for their bytes all the same, they are decoded then.
+Decoded bytes are kept no longer than the request, and no more of them than `MAX_HELD_BYTES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from milepost.chat.media_parts import MediaPart
+from milepost.config import MediaInputSettings
+from milepost.errors import InvalidRequest
+from milepost.media.audio import decode_audio
+from milepost.media.decoded import DecodedMedia, MediaFacts
+from milepost.media.images import decode_image
+from milepost.media.remote import Address, RemoteFetcher, is_public
+from milepost.media.sources import MediaSources
+
+T = TypeVar("T")
+
+MAX_REMEMBERED = 16_384  # sources; arbitrary, some 300 bytes each
+MAX_HELD_BYTES = 256 << 20  # decoded, of one request; arbitrary
+NUM_FETCHING_THREADS = 4  # they wait for others' servers
+
+
+class MediaFiles:
+    """The media of one request: what they are, and their decoded bytes when they are wanted."""
+
+    def __init__(self, facts: Sequence[MediaFacts], readers: Mapping[bytes, MediaReader]) -> None:
+        self.facts = tuple(facts)  # one for each part
+        self._readers = readers  # by key
+
+    @property
+    def held(self) -> dict[bytes, bytes]:
+        """The decoded bytes that are there, by key."""
+        found = {key: reader.held for key, reader in self._readers.items()}
+        return {key: data for key, data in found.items() if data is not None}
+
+    async def read(self, key: bytes) -> bytes:
+        """Return decoded bytes, decoding them again if they were not kept.
+
+        Raises KeyError for a key that is none of `facts`.
+        """
+        return await self._readers[key].read()
+
+
+@dataclass(slots=True)
+class MediaReader:
+    """How to get at the decoded bytes of one image or audio."""
+
+    decode: Callable[[], DecodedMedia] = field(repr=False)  # again, from the file
+    executor: ThreadPoolExecutor = field(repr=False)
+    held: bytes | None = field(default=None, repr=False)
+
+    async def read(self) -> bytes:
+        """Return the decoded bytes."""
+        if self.held is not None:
+            return self.held
+        loop = asyncio.get_running_loop()
+        return (await loop.run_in_executor(self.executor, self.decode)).data
+
+
+class MediaLoader:
+    """Loads the media of requests; owned by the app, used on its event loop."""
+
+    def __init__(
+        self, settings: MediaInputSettings, is_allowed: Callable[[Address], bool] = is_public
+    ) -> None:
+        self._settings = settings
+        fetcher = RemoteFetcher(
+            max_bytes=settings.max_bytes, timeout_s=settings.remote_timeout_s, is_allowed=is_allowed
+        )
+        self._sources = MediaSources(settings, fetcher)
+        # One decodes: more would only take cores from the engine.
+        self._decoding = ThreadPoolExecutor(1, thread_name_prefix="media")
+        self._fetching = ThreadPoolExecutor(NUM_FETCHING_THREADS, thread_name_prefix="fetch")
+        self._known: OrderedDict[bytes, MediaFacts] = OrderedDict()  # last used last
+
+    async def load(self, parts: Sequence[MediaPart], audio_rate: int) -> MediaFiles:
+        """Return what the media parts of a request stand for, in their order.
+
+        `audio_rate` is in samples per second. Raises InvalidRequest for a part that is not
+        allowed, cannot be had, or is no image or audio, and for too many parts.
+        """
+        if len(parts) > self._settings.max_count:
+            raise InvalidRequest(
+                f"the request has {len(parts)} images and audios, over the limit of "
+                f"{self._settings.max_count}; send fewer, or start the server with a larger "
+                "--media-max-count",
+                param="messages",
+            )
+        files = await asyncio.gather(*(self._fetch(part) for part in parts))
+        facts: list[MediaFacts] = []
+        readers: dict[bytes, MediaReader] = {}
+        num_held = 0
+        for part, file in zip(reversed(parts), reversed(files), strict=True):
+            # The latest come first: they are the likeliest to be new, and asked for.
+            work = _Decoding(self._sources, self._settings, part, audio_rate, file)
+            found, decoded = await self._run(self._decoding, partial(self._look_at, work))
+            facts.insert(0, found)
+            reader = readers.setdefault(found.key, MediaReader(work.decode, self._decoding))
+            if decoded is not None and num_held + len(decoded.data) <= MAX_HELD_BYTES:
+                num_held += len(decoded.data)
+                reader.held = decoded.data
+        return MediaFiles(facts, readers)
+
+    def close(self) -> None:
+        """End the threads after what they do now."""
+        self._decoding.shutdown(wait=False, cancel_futures=True)
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+
+    async def _fetch(self, part: MediaPart) -> bytes | None:
+        """Return the file of a part; None if it is in the request."""
+        if self._sources.is_inside(part):
+            return None
+        return await self._run(self._fetching, partial(self._sources.read, part))
+
+    def _look_at(self, work: _Decoding) -> tuple[MediaFacts, DecodedMedia | None]:
+        """Return what a source stands for, and its decoded bytes unless it was known.
+
+        Only the one decoding thread runs this, so `_known` needs no lock.
+        """
+        source = work.source_hash()
+        known = self._known.pop(source, None)
+        if known is not None:
+            self._known[source] = known
+            return known, None
+        decoded = work.decode()
+        self._known[source] = decoded.facts
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+        return decoded.facts, decoded
+
+    async def _run(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(executor, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """One part, ready to be decoded as often as is needed."""
+
+    sources: MediaSources
+    settings: MediaInputSettings
+    part: MediaPart
+    audio_rate: int
+    file: bytes | None  # of a part whose file is not in the request
+
+    def source_hash(self) -> bytes:
+        """Return a hash of all that decides what is decoded."""
+        digest = hashlib.sha256(f"{self.part.kind} {self.audio_rate}\n".encode())
+        digest.update(self.part.source.encode() if self.file is None else self.file)
+        return digest.digest()
+
+    def decode(self) -> DecodedMedia:
+        """Return the decoded part; raises InvalidRequest for what cannot be."""
+        file = self.sources.read(self.part) if self.file is None else self.file
+        where = self.part.where
+        if self.part.kind == "audio":
+            return decode_audio(file, self.audio_rate, self.settings.max_audio_s, where)
+        return decode_image(file, self.settings.max_pixels, where)
