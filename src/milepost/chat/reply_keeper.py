@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from milepost.chat.reply_events import ContentText, ReplyEvent
@@ -47,7 +47,7 @@ class SampledReply:
 
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    ends: list[tuple[int, int]] = field(default_factory=list)  # of texts: characters, tokens
+    ends: list[int] = field(default_factory=list)  # of the texts, in characters
     num_chars: int = 0
     is_complete: bool = False  # the model has ended it
 
@@ -57,7 +57,7 @@ class SampledReply:
         if text:
             self.texts.append(text)
             self.num_chars += len(text)
-            self.ends.append((self.num_chars, len(self.tokens)))
+            self.ends.append(self.num_chars)
 
 
 class ReplyKeeper:
@@ -75,7 +75,8 @@ class ReplyKeeper:
         `is_shown` says of a control token whether its text is in the text of the reply.
         """
         text = "".join(sampled.texts)
-        tokens = sampled.tokens[: self._count_tokens(sampled.tokens, text, is_shown)]
+        pieces = self._pieces(sampled.tokens, is_shown)
+        tokens = sampled.tokens[: _count_tokens(pieces, text)]
         meaning = meaning_of_events(context.read(text, not sampled.is_complete))
         says_something = meaning.content.strip() or meaning.reasoning.strip() or meaning.calls
         if not tokens or not says_something:
@@ -88,38 +89,56 @@ class ReplyKeeper:
                 bare=meaning.bare_digest,
                 place=context.place,
                 reasoning=meaning.reasoning,
-                cut=None if sampled.is_complete else _find_cut(sampled, text, meaning),
+                cut=None if sampled.is_complete else _find_cut(sampled, pieces, meaning),
             )
         )
 
-    def _count_tokens(
-        self, tokens: Sequence[int], text: str, is_shown: Callable[[int], bool]
-    ) -> int:
-        """Return how many of the tokens together are just this text; 0 if they never are.
-
-        Behind it there may be a part of a character, or of a stop string, that nobody saw.
-        """
+    def _pieces(self, tokens: Sequence[int], is_shown: Callable[[int], bool]) -> list[bytes]:
+        """Return what each token adds to the text of a reply."""
         is_control = self._vocab.is_control
         hidden = {token for token in set(tokens) if is_control(token) and not is_shown(token)}
-        pieces = [b"" if token in hidden else self._vocab.piece(token) for token in tokens]
-        if b"".join(pieces).decode("utf-8", "replace") == text:  # nearly always
-            return len(tokens)
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        num_chars = count = 0
-        for i, piece in enumerate(pieces):
-            new = decoder.decode(piece)
-            if not text.startswith(new, num_chars):
-                break
-            num_chars += len(new)
-            if num_chars == len(text) and not decoder.getstate()[0]:
-                count = i + 1
-        return count
+        return [b"" if token in hidden else self._vocab.piece(token) for token in tokens]
 
 
-def _find_cut(sampled: SampledReply, text: str, meaning: ReplyMeaning) -> CutReply | None:
-    """Return where else a client may have stopped to read a reply that broke off in its text."""
+def _count_tokens(pieces: Sequence[bytes], text: str) -> int:
+    """Return how many of the tokens together are just this text; 0 if they never are.
+
+    Behind it there may be a part of a character, or of a stop string, that nobody saw.
+    """
+    if b"".join(pieces).decode("utf-8", "replace") == text:  # nearly always
+        return len(pieces)
+    whole = [count for end, count in _whole_beginnings(pieces, text) if end == len(text)]
+    return whole[-1] if whole else 0
+
+
+def _whole_beginnings(pieces: Sequence[bytes], text: str) -> Iterator[tuple[int, int]]:
+    """Yield (characters, tokens) wherever the tokens so far are a beginning of the text."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    num_chars = 0
+    for i, piece in enumerate(pieces):
+        new = decoder.decode(piece)
+        if not text.startswith(new, num_chars):
+            return
+        num_chars += len(new)
+        if not decoder.getstate()[0]:
+            yield num_chars, i + 1
+
+
+def _find_cut(
+    sampled: SampledReply, pieces: Sequence[bytes], meaning: ReplyMeaning
+) -> CutReply | None:
+    """Return where else a client may have stopped to read a reply that broke off in its text.
+
+    An increment of the text may come with more tokens than are in it: the engine holds back what
+    may become a stop string, and parts of a character.
+    """
+    text = "".join(sampled.texts)
     if meaning.calls or not text.endswith(meaning.content):
         return None
     start = len(text) - len(meaning.content)
-    ends = ((num_chars - start, num_tokens) for num_chars, num_tokens in sampled.ends)
-    return CutReply(meaning.content, tuple(end for end in ends if end[0] > 0))
+    shown = [end for end in sampled.ends if end > start]
+    counts: dict[int, int] = {}  # by characters, the fewest tokens
+    for num_chars, count in _whole_beginnings(pieces, text):
+        counts.setdefault(num_chars, count)
+    ends = ((end - start, counts[end]) for end in shown if end in counts)
+    return CutReply(meaning.content, tuple(ends))

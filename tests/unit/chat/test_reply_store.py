@@ -125,6 +125,28 @@ def test_tokens_are_kept_as_far_as_the_client_saw_them(
     assert [list(each.tokens) for each in found] == ([list(tokens)[:count]] if count else [])
 
 
+@pytest.mark.parametrize(
+    ("deltas", "seen", "count"),
+    [
+        ([("ab", b"abST"), ("STc", b"c")], "ab", 2),  # the engine holds back a stop string
+        ([("a", [*b"a", 0xC3]), ("éb", [0xA9, *b"b"])], "a", 1),  # half a character
+        ([("ab", b"abST"), ("STc", b"c")], "abSTc", 5),
+        ([("a", b"a"), ("b", [*b"b", IM_END]), ("c", b"c")], "ab", 2),
+        ([("a", b"a"), ("bc", b"bc")], "ab", 0),  # no client got just that
+    ],
+)
+def test_a_cut_reply_has_no_more_than_its_client_saw(
+    deltas: list[tuple[str, bytes | list[int]]], seen: str, count: int
+) -> None:
+    sampled = SampledReply()
+    for text, tokens in deltas:
+        sampled.add(text, tokens)
+    store = ReplyStore()
+    ReplyKeeper(store, FakeVocab()).keep(CONTEXT, sampled, lambda token: False)
+    found = store.find_cut(seen, "", CONTEXT.place)
+    assert (len(found.tokens) if found else 0) == count
+
+
 def test_control_tokens_that_are_shown_are_a_part_of_the_text() -> None:
     sampled = SampledReply([*b"a", IM_END], ["a<|im", "_end|>"])
     assert [list(each.tokens) for each in kept(sampled, IM_END)] == [[*b"a", IM_END]]
