@@ -22,7 +22,7 @@ from typing import Any
 
 from milepost.chat.breakpoints import Breakpoint, find_part_end
 from milepost.chat.control_texts import RenderedPrompt
-from milepost.chat.conversation import Conversation
+from milepost.chat.conversation import Conversation, media_in
 from milepost.chat.dates import find_date
 from milepost.chat.frames import count_head
 from milepost.chat.moving_tail import find_moving_tail
@@ -118,7 +118,9 @@ class BoundaryFinder:
         places = MessagePlaces(
             history.conversation, history.text, history.spans, history.ends, reader.reply_trailer()
         )
-        replies = self._replies.place(places, found, history.num_shared, history.num_unmoved)
+        num_same = 0 if known is None else _count_same(known, history)
+        num_unmoved = min(history.num_unmoved, num_same)
+        replies = self._replies.place(places, found, num_same, num_unmoved)
         return replace(history, replies=replies)
 
     def _reader(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> PromptReader:
@@ -146,6 +148,16 @@ class BoundaryFinder:
         if known is not None and history.num_shared < len(known.conversation.messages):
             others.append((reader, known))  # this is a branch of it, and both may go on
         self._histories = (*others[1 - MAX_HISTORIES :], (reader, history))
+
+
+def _count_same(known: History, history: History) -> int:
+    """Return how many of the shared messages have the same images and audio, too."""
+    one, other = known.conversation, history.conversation
+    if one.media:
+        for i in range(history.num_shared):
+            if media_in(one.messages[i], one) != media_in(other.messages[i], other):
+                return i
+    return history.num_shared
 
 
 def _boundaries(reader: PromptReader, history: History, moving: int) -> Iterator[TextBoundary]:

@@ -18,6 +18,7 @@ from milepost.chat.media_parts import (
     MediaCollector,
     MediaPart,
     choose_opening,
+    find_markers,
     is_media,
     part_ends,
 )
@@ -118,6 +119,14 @@ def parse_arguments(arguments: str | dict[str, Any] | None) -> tuple[Any, str]:
         return json.loads(arguments), arguments
     except (ValueError, RecursionError):  # no JSON, or nested too deeply for the decoder
         return arguments, arguments
+
+
+def media_in(message: Message, conversation: Conversation) -> tuple[MediaPart, ...]:
+    """Return the images and audio of a message, in their order."""
+    if not conversation.media:
+        return ()
+    _, numbers = find_markers(message["content"], conversation.opening)
+    return tuple(conversation.media[number] for number in numbers)
 
 
 def _texts_in(messages: list[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ such a conversation begin with another one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -44,6 +45,7 @@ PART_KINDS: Mapping[str, tuple[MediaKind, str]] = {
     "input_audio": ("audio", "input_audio"),
     "audio_url": ("audio", "audio_url"),
 }
+DIGEST_BYTES = 16
 MAX_SHOWN_CHARS = 80  # of a bad value in an error message; arbitrary
 
 
@@ -54,6 +56,13 @@ class MediaPart:
     kind: MediaKind
     where: str  # in the request, such as "messages[2].content[1]"
     source: str = field(repr=False)  # a data, http(s) or file URL, or base64 text
+
+    @property
+    def digest(self) -> bytes:
+        """Tells it from other media, as far as the request says; made anew each time."""
+        head = f"{self.kind}\0".encode()
+        data = self.source.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(head + data, digest_size=DIGEST_BYTES).digest()
 
 
 class MediaCollector:

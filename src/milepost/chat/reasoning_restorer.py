@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from milepost.chat.conversation import Conversation, Message
-from milepost.chat.reply_meaning import meaning_of_message, place_after
+from milepost.chat.reply_meaning import meaning_of_message, places_in
 from milepost.chat.reply_store import ReplyStore
 
 
@@ -15,12 +15,11 @@ def restore_reasoning(conversation: Conversation, store: ReplyStore) -> Conversa
     Only where a reply with the same content and calls was sampled at that very place, and all such
     replies had the same reasoning. Whether it is shown is up to the template.
     """
-    place = b""
     messages: list[Message] = []
-    for message in conversation.messages:
+    places = (b"", *places_in(conversation))  # before each message
+    for message, place in zip(conversation.messages, places, strict=False):
         reasoning = ""
         if message["role"] == "assistant" and not message.get("reasoning_content", "").strip():
             reasoning = store.find_reasoning(meaning_of_message(message).bare_digest, place)
         messages.append({**message, "reasoning_content": reasoning} if reasoning else message)
-        place = place_after(place, message)
     return replace(conversation, messages=messages)

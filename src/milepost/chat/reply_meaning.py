@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from milepost.chat.conversation import Message, parse_arguments
+from milepost.chat.conversation import Conversation, Message, media_in, parse_arguments
+from milepost.chat.media_parts import MediaPart
 from milepost.chat.reply_events import (
     CallArguments,
     CallStart,
@@ -84,16 +85,29 @@ def meaning_of_events(events: Iterable[ReplyEvent]) -> ReplyMeaning:
     return ReplyMeaning("".join(content), "".join(reasoning), tuple(calls))
 
 
-def place_after(place: bytes, message: Message) -> bytes:
+def places_in(conversation: Conversation, known: Sequence[bytes] = ()) -> tuple[bytes, ...]:
+    """Return `place_after` each message; `known` are those of the first ones."""
+    places = list(known)
+    for message in conversation.messages[len(places) :]:
+        before = places[-1] if places else b""
+        places.append(place_after(before, message, media_in(message, conversation)))
+    return tuple(places)
+
+
+def place_after(place: bytes, message: Message, media: Sequence[MediaPart] = ()) -> bytes:
     """Return the digest of a conversation that goes on from `place` with a message.
 
-    Reasoning does not count: a client may leave it out later. The empty conversation is at b"".
+    Reasoning does not count: a client may leave it out later. The images and audio of the message
+    do, whose markers in it are but numbers. The empty conversation is at b"".
     """
     if message["role"] == "assistant":
         said = meaning_of_message(message).bare_digest
     else:
         said = message["content"].encode("utf-8", "surrogatepass")
     head = b"%b%b\0" % (place, message["role"].encode())
+    if media:
+        digests = b"".join(part.digest for part in media)
+        head = b"%b%b %d\0%b" % (place, message["role"].encode(), len(media), digests)
     return hashlib.blake2b(head + said, digest_size=DIGEST_BYTES).digest()
 
 

@@ -21,7 +21,7 @@ from typing import Literal
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt
 from milepost.chat.conversation import Conversation, Message
 from milepost.chat.message_places import Span
-from milepost.chat.reply_meaning import ReplyMeaning, meaning_of_message, place_after
+from milepost.chat.reply_meaning import ReplyMeaning, meaning_of_message, places_in
 from milepost.chat.reply_store import KeptReply, ReplyStore
 from milepost.chat.token_spans import TokenSpan
 from milepost.chat.vocab import Vocab
@@ -130,16 +130,14 @@ class ReplyPlacer:
         The first `num_unmoved` of these also stand where they did; they keep what they have.
         """
         messages = places.conversation.messages
-        digests = list(known.places[:num_same])
-        for message in messages[len(digests) :]:
-            digests.append(place_after(digests[-1] if digests else b"", message))
+        digests = places_in(places.conversation, known.places[:num_same])
         replies = {i: reply for i, reply in known.replies.items() if i < num_unmoved}
         for i in range(num_unmoved, len(messages)):
             if messages[i]["role"] == "assistant":
                 replies[i] = self._place_one(places, i, digests[i - 1] if i else b"")
                 if i >= num_same:
                     self._outcomes[replies[i].outcome] += 1
-        return RepliesFound(replies, tuple(digests))
+        return RepliesFound(replies, digests)
 
     def _place_one(self, places: MessagePlaces, index: int, place: bytes) -> PlacedReply:
         message = places.conversation.messages[index]

@@ -16,7 +16,8 @@ from milepost.api.completion import plan_completion
 from milepost.api.generation_fields import build_params
 from milepost.api.request_log import RequestRecord
 from milepost.api.schemas_openai import ChatFields
-from milepost.chat.reply_meaning import ReplyMeaning, place_after
+from milepost.chat.conversation import parse_conversation
+from milepost.chat.reply_meaning import ReplyMeaning, place_after, places_in
 from milepost.chat.reply_store import KeptReply
 from milepost.config import ChatSettings, Settings
 from milepost.protocol.messages import Delta
@@ -97,6 +98,27 @@ def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
     assert "a thought" not in prompt(other, answer, restore_reasoning=True)
     own = {**answer, "reasoning_content": "my own"}
     assert "a thought" not in prompt(QUESTION, own, restore_reasoning=True)
+
+
+def test_reasoning_about_another_image_is_not_put_back(api: Api) -> None:
+    services = api.services()
+    meaning = ReplyMeaning("answer", "a thought")
+
+    def messages(source: str) -> list[dict[str, Any]]:
+        part = {"type": "image_url", "image_url": source}
+        return [
+            {"role": "user", "content": [part]},
+            {"role": "assistant", "content": "answer"},
+        ]
+
+    place = places_in(parse_conversation(messages("data:,a")))[0]
+    services.replies.add(
+        KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, place, "a thought")
+    )
+    for source, is_there in (("data:,a", True), ("data:,b", False)):
+        fields = {"messages": messages(source), "restore_reasoning": True}
+        text = render_prompt(services, ChatFields.model_validate(fields))
+        assert ("a thought" in text) is is_there
 
 
 def test_a_flag_puts_reasoning_back_for_all_requests(api: Api) -> None:

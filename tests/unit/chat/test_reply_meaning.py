@@ -21,6 +21,7 @@ from milepost.chat.reply_meaning import (
     meaning_of_events,
     meaning_of_message,
     place_after,
+    places_in,
 )
 
 CALL = {"path": "é/a", "lines": [1, 2.5], "deep": {"a": None, "b": True}}
@@ -119,3 +120,21 @@ def test_a_place_is_all_messages_before_it_but_for_reasoning() -> None:
         place_after(b"", user), plain
     )
     assert len({place_after(b"", message) for message in (user, plain, other)}) == 3
+
+
+def looking_at(*sources: str, text: str = "look") -> tuple[bytes, ...]:
+    """Return the places behind messages of which each has one image."""
+    part = {"type": "text", "text": text}
+    messages = [
+        {"role": "user", "content": [{"type": "image_url", "image_url": source}, part]}
+        for source in sources
+    ]
+    return places_in(parse_conversation(messages))
+
+
+def test_other_images_make_another_place() -> None:
+    one, other = "data:image/png;base64,AAAA", "data:image/png;base64,BBBB"
+    assert looking_at(one, other) == looking_at(one, other)
+    assert looking_at(one, one)[0] == looking_at(one, other)[0]
+    places = [*looking_at(one, one), *looking_at(other, one), looking_at(one, other)[1]]
+    assert len(set(places)) == len(places)

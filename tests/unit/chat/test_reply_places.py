@@ -397,3 +397,15 @@ def test_a_reply_that_was_placed_keeps_its_tokens_when_it_is_forgotten() -> None
     assert [reply.outcome for reply in found.replies.replies.values()] == ["exact", "unknown"]
     opening = server.vocab.tokenize("<|im_start|>assistant\n", **TEXT)
     assert later[: len(tokens) - len(opening)] == tokens[: -len(opening)]
+
+
+def test_a_conversation_about_another_image_is_another_place() -> None:
+    server = Server(BUILTIN_TEMPLATES["chatml"])
+
+    def place(source: str) -> bytes:
+        part = {"type": "image_url", "image_url": source}
+        return server.ask([{"role": "user", "content": [part]}], None)[2].replies.places[-1]
+
+    one, other = "data:image/png;base64,AAAA", "data:image/png;base64,BBBB"
+    assert [place(one), place(other)] == [place(one), place(other)]
+    assert place(one) != place(other)
