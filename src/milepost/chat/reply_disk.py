@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import queue
@@ -28,14 +29,15 @@ from milepost.errors import DiskCacheUnusable
 
 FILE_NAME = "replies.sqlite"
 FILE_MODE = 0o600
-SCHEMA_VERSION = 1  # PRAGMA user_version
+SCHEMA_VERSION = 2  # PRAGMA user_version; 1 had no ids
 APPLICATION_ID = 0x4D505252  # "MPRR"
 BUSY_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
 SQLITE_FILES = ("", "-wal", "-shm")
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS replies (
+DROP TABLE IF EXISTS replies;
+CREATE TABLE replies (
     id INTEGER PRIMARY KEY AUTOINCREMENT,   -- the oldest first
     digest BLOB NOT NULL UNIQUE,            -- of what follows, checked when it is read
     meaning BLOB NOT NULL,
@@ -43,12 +45,13 @@ CREATE TABLE IF NOT EXISTS replies (
     place BLOB NOT NULL,
     opening BLOB NOT NULL,                  -- text: UTF-8
     reasoning BLOB NOT NULL,                -- the same
+    ids BLOB NOT NULL,                      -- JSON list of strings
     tokens BLOB NOT NULL,                   -- int32, little-endian
     num_bytes INTEGER NOT NULL              -- about what it takes
 );
-CREATE INDEX IF NOT EXISTS replies_by_place ON replies (place);
+CREATE INDEX replies_by_place ON replies (place);
 """
-COLUMNS = ("meaning", "bare", "place", "opening", "reasoning", "tokens")
+COLUMNS = ("meaning", "bare", "place", "opening", "reasoning", "ids", "tokens")
 UNUSABLE = (OSError, sqlite3.Error, DiskCacheUnusable)
 
 logger = logging.getLogger(__name__)
@@ -166,7 +169,7 @@ def _make_schema(connection: sqlite3.Connection) -> None:
             f"it has version {version}, and this program knows {SCHEMA_VERSION}; use the newer "
             "program, or remove it"
         )
-    if version == 0:
+    if version < SCHEMA_VERSION:  # what another version knew is sampled again
         connection.executescript(
             f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
             f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
@@ -178,7 +181,7 @@ def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
     rows = connection.execute(f"SELECT digest, {', '.join(COLUMNS)} FROM replies ORDER BY id")
     for digest, *values in rows:
         if _digest(values) == digest:
-            meaning, bare, place, opening, reasoning, tokens = values
+            meaning, bare, place, opening, reasoning, ids, tokens = values
             yield KeptReply(
                 tokens=_parse_tokens(tokens),
                 opening=_parse_text(opening),
@@ -186,6 +189,7 @@ def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
                 bare=bare,
                 place=place,
                 reasoning=_parse_text(reasoning),
+                ids=tuple(json.loads(ids)),
             )
 
 
@@ -213,11 +217,12 @@ def _save(connection: sqlite3.Connection, reply: KeptReply, max_bytes: int) -> N
     values = (
         *(reply.meaning, reply.bare, reply.place),
         *(_encode_text(reply.opening), _encode_text(reply.reasoning)),
+        json.dumps(reply.ids).encode(),
         _encode_tokens(reply.tokens),
     )
     connection.execute(
         f"INSERT OR IGNORE INTO replies (digest, num_bytes, {', '.join(COLUMNS)}) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (_digest(values), reply.num_bytes, *values),
     )
     (total,) = connection.execute("SELECT TOTAL(num_bytes) FROM replies").fetchone()

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from milepost.chat.reply_events import ContentText, ReplyEvent
+from milepost.chat.reply_events import CallStart, ContentText, ReplyEvent
 from milepost.chat.reply_meaning import ReplyMeaning, meaning_of_events
 from milepost.chat.reply_store import CutReply, KeptReply, ReplyStore
 from milepost.chat.stream_parser import ReplyParser
@@ -77,7 +77,8 @@ class ReplyKeeper:
         text = "".join(sampled.texts)
         pieces = self._pieces(sampled.tokens, is_shown)
         tokens = sampled.tokens[: _count_tokens(pieces, text)]
-        meaning = meaning_of_events(context.read(text, not sampled.is_complete))
+        events = list(context.read(text, not sampled.is_complete))
+        meaning = meaning_of_events(events)
         says_something = meaning.content.strip() or meaning.reasoning.strip() or meaning.calls
         if not tokens or not says_something:
             return
@@ -89,6 +90,7 @@ class ReplyKeeper:
                 bare=meaning.bare_digest,
                 place=context.place,
                 reasoning=meaning.reasoning,
+                ids=_written_ids(events, text),
                 cut=None if sampled.is_complete else _find_cut(sampled, pieces, meaning),
             )
         )
@@ -98,6 +100,12 @@ class ReplyKeeper:
         is_control = self._vocab.is_control
         hidden = {token for token in set(tokens) if is_control(token) and not is_shown(token)}
         return [b"" if token in hidden else self._vocab.piece(token) for token in tokens]
+
+
+def _written_ids(events: Iterable[ReplyEvent], text: str) -> tuple[str, ...]:
+    """Return the ids of calls; "" for one that is not in the text, but was made up."""
+    ids = (event.call_id for event in events if isinstance(event, CallStart))
+    return tuple(call_id if call_id in text else "" for call_id in ids)
 
 
 def _count_tokens(pieces: Sequence[bytes], text: str) -> int:

@@ -16,13 +16,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from typing import Literal
 
 from milepost.chat.control_texts import ControlTexts, RenderedPrompt
 from milepost.chat.conversation import Conversation, Message
 from milepost.chat.message_places import Span
 from milepost.chat.reply_meaning import ReplyMeaning, meaning_of_message, places_in
-from milepost.chat.reply_store import KeptReply, ReplyStore
+from milepost.chat.reply_store import KeptReply, ReplyStore, WantedReply
+from milepost.chat.template_messages import short_id
 from milepost.chat.token_spans import TokenSpan
 from milepost.chat.vocab import Vocab
 
@@ -144,7 +146,8 @@ class ReplyPlacer:
         said = meaning_of_message(message)
         before = places.ends[index - 1] if index else 0
         if self._store.has_meaning(said.digest):
-            reply = self._store.find(said.digest, place, places.text, before)
+            wanted = WantedReply(said.digest, place, tuple(_client_ids(message)))
+            reply = self._store.find(wanted, places.text, before)
         else:
             reply = self._find_cut(said, place)
             if reply is None:
@@ -154,6 +157,8 @@ class ReplyPlacer:
         start = before + len(reply.opening)
         end = self._find_end(places, index, reply, start)
         if not start <= end or not self._says_all(places, index, start, end):
+            return PlacedReply("written_differently")
+        if _shows_other_ids(places.text[start:end], reply.ids, _client_ids(message)):
             return PlacedReply("written_differently")
         return PlacedReply("exact", TokenSpan(start, end, reply.tokens))
 
@@ -225,6 +230,25 @@ class ReplyPlacer:
             _squeeze(said) in written or _squeeze(_escaped(said)) in written
             for said in _sayings(places.conversation.messages[index])
         )
+
+
+def _client_ids(message: Message) -> list[str]:
+    """Return the ids of the calls of a message; "" where there is none."""
+    return [call.get("id", "") for call in message.get("tool_calls", ())]
+
+
+def _shows_other_ids(written: str, sampled: Iterable[str], sent: Iterable[str]) -> bool:
+    """Say whether a rendering shows an id of a call that is not the one in the sampled tokens.
+
+    The template shows the client's id with the result, too, or a short form of it: the model would
+    see a result of a call that it has not made. An id that merely seems to be shown, as a short
+    number may, costs time and nothing else.
+    """
+    for sampled_id, sent_id in zip_longest(sampled, sent, fillvalue=""):
+        shown = {sent_id, short_id(sent_id)} - {"", sampled_id}
+        if any(call_id in written or _escaped(call_id) in written for call_id in shown):
+            return True
+    return False
 
 
 def _sayings(message: Message) -> Iterable[str]:

@@ -37,15 +37,25 @@ class KeptReply:
     bare: bytes  # `ReplyMeaning.bare_digest`
     place: bytes  # `place_after` the message before it
     reasoning: str = ""
+    ids: tuple[str, ...] = ()  # of its calls, as the model wrote them; "" where it wrote none
     cut: CutReply | None = field(default=None, compare=False)  # not kept on disk
 
     @property
     def num_bytes(self) -> int:
         """About how much memory it takes."""
-        texts = len(self.opening) + 2 * len(self.reasoning)
+        texts = len(self.opening) + 2 * len(self.reasoning) + sum(map(len, self.ids))
         if self.cut is not None:
             texts += 2 * len(self.cut.content) + END_BYTES * len(self.cut.ends)
         return self.tokens.itemsize * len(self.tokens) + texts + OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class WantedReply:
+    """What a reply has to say, and which one is the best of those that do."""
+
+    meaning: bytes  # `ReplyMeaning.digest`
+    place: bytes  # `place_after` the message before it
+    ids: tuple[str, ...] = ()  # of its calls
 
 
 class ReplyStore:
@@ -111,19 +121,20 @@ class ReplyStore:
                 for number in tuple(self._by_place.get(place, ())):
                     self._forget(number)
 
-    def find(self, meaning: bytes, place: bytes, text: str, offset: int) -> KeptReply | None:
+    def find(self, wanted: WantedReply, text: str, offset: int) -> KeptReply | None:
         """Return a reply that says this, whose generation prompt stands in `text` at `offset`.
 
-        The one that was sampled at this very place of a conversation, or else the oldest: that
-        stays the same while others come.
+        One with the same ids of calls, if there is any. Of those the one that was sampled at this
+        very place of a conversation, or else the oldest: that stays the same while others come.
         """
         with self._lock:
             found = [
                 number
-                for number in self._by_meaning.get(meaning, ())
+                for number in self._by_meaning.get(wanted.meaning, ())
                 if text.startswith(self._replies[number].opening, offset)
             ]
-            return self._choose(found, place)
+            same = [number for number in found if self._replies[number].ids == wanted.ids]
+            return self._choose(same or found, wanted.place)
 
     def find_cut(self, content: str, reasoning: str, place: bytes) -> KeptReply | None:
         """Return the beginning of a reply at this place that was cut off; content is trimmed."""

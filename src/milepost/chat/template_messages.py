@@ -98,12 +98,12 @@ def _with_text_arguments(conversation: Conversation, index: int) -> list[dict[st
 def _shorten_ids(message: Message) -> None:
     if "tool_calls" in message:
         calls = message["tool_calls"]
-        message["tool_calls"] = [{**call, "id": _short_id(call.get("id", ""))} for call in calls]
+        message["tool_calls"] = [{**call, "id": short_id(call.get("id", ""))} for call in calls]
     elif "tool_call_id" in message:
-        message["tool_call_id"] = _short_id(message["tool_call_id"])
+        message["tool_call_id"] = short_id(message["tool_call_id"])
 
 
-def _short_id(call_id: str) -> str:
+def short_id(call_id: str) -> str:
     """Return the id itself if it is short, otherwise one that is always the same for it."""
     if len(call_id) == SHORT_ID_CHARS and call_id.isascii() and call_id.isalnum():
         return call_id

@@ -178,3 +178,24 @@ ITEMS_OF_ARGUMENTS = (
     {%- endfor -%}
 {%- endfor -%}"""
 )
+
+# Calls have ids, and results name them.
+CALL_IDS = """\
+{%- if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'tool' -%}
+<|im_start|>tool
+{{ message.tool_call_id }}: {{ message.content }}<|im_end|>
+{% else -%}
+<|im_start|>{{ message.role }}
+{{ message.content -}}
+        {%- for call in message.tool_calls or [] -%}
+<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson
+}}, "id": "{{ call.id }}"}</tool_call>
+        {%- endfor %}<|im_end|>
+{% endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""

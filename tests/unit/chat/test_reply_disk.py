@@ -14,7 +14,7 @@ from tests.unit.chat.test_reply_store import reply
 from milepost.chat.reply_disk import FILE_NAME, MAX_BYTES, ReplyDisk
 from milepost.chat.reply_store import KeptReply, ReplyStore
 
-ONE = reply("one", b"1", reasoning="why é \ud800", tokens=array("i", [1, 70_000, 2]))
+ONE = reply("one", b"1", reasoning="why é \ud800", ids=("é", ""), tokens=array("i", [1, 70_000, 2]))
 TWO = reply("two", b"2")
 
 
@@ -109,13 +109,21 @@ def test_a_reply_with_a_flipped_bit_is_unknown(tmp_path: Path) -> None:
 def test_a_newer_file_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, ONE)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     before = (tmp_path / FILE_NAME).read_bytes()
     with running(tmp_path) as (store, _):
         store.add(TWO)
         assert len(store) == 1
     assert (tmp_path / FILE_NAME).read_bytes() == before
-    assert "version 2" in caplog.text
+    assert "version 3" in caplog.text
+
+
+def test_a_file_without_ids_begins_anew(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.execute("CREATE TABLE replies (id INTEGER PRIMARY KEY, tokens BLOB)")
+        connection.execute("PRAGMA user_version = 1")
+    write(tmp_path, ONE)
+    assert read(tmp_path) == (ONE,)
 
 
 def test_a_folder_that_is_not_there_costs_the_disk_only(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from milepost.chat.boundaries import BoundaryFinder, PromptBoundaries
 from milepost.chat.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.control_texts import RenderedPrompt
 from milepost.chat.conversation import parse_conversation
+from milepost.chat.reply_events import CallStart
 from milepost.chat.reply_keeper import ReplyContext, ReplyKeeper, SampledReply, read_parsed
 from milepost.chat.reply_meaning import meaning_of_events, meaning_of_message
 from milepost.chat.reply_places import ReplyCounts, ReplyPlacer
@@ -79,6 +80,16 @@ GOLDEN = (
     "meta-llama-Llama-3.3-70B-Instruct",
     "mistralai-Mistral-Nemo-Instruct-2407",
     "openai-gpt-oss-120b",
+)
+# They write the ids of calls, and again with their results.
+WITH_IDS = (
+    "Kimi-K2-Instruct",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+)
+SHORT_IDS = families.CALL_IDS.replace(
+    "{{ call.id }}",
+    "{{ call.id if call.id|length == 9 else raise_exception('ids have 9 letters') }}",
 )
 # The generation prompt opens reasoning, which their history does not have without any.
 OPENED = (
@@ -176,14 +187,16 @@ class Server:
         context = ReplyContext(found.opening, found.replies.places[-1], read_parsed(make_parser))
         sampled = SampledReply(tokens, [text], is_complete=True)
         ReplyKeeper(self.store, self.vocab).keep(context, sampled, lambda _: True)
-        meaning = meaning_of_events(context.read(text, False))
+        events = list(context.read(text, False))
+        meaning = meaning_of_events(events)
+        ids = [event.call_id for event in events if isinstance(event, CallStart)]
         calls = [
             {
                 "type": "function",
-                "id": "abcdefghi",
+                "id": call_id,
                 "function": {"name": name, "arguments": json.dumps(arguments)},
             }
-            for name, arguments in meaning.calls
+            for call_id, (name, arguments) in zip(ids, meaning.calls, strict=True)
         ]
         message = {"role": "assistant", "content": meaning.content, "tool_calls": calls}
         return {**message, "reasoning_content": meaning.reasoning}
@@ -337,8 +350,61 @@ def test_what_is_read_out_of_a_reply_brings_its_tokens_back(name: str, seed: int
         reply = server.read(found, sampled)
         assert reply["tool_calls"][0]["function"]["name"] == "read"
         sent = respell(reply, server.rng)
+        if name in WITH_IDS:
+            sent["tool_calls"][0]["id"] = reply["tool_calls"][0]["id"]
         call_id = sent["tool_calls"][0]["id"]
         messages += [sent, {"role": "tool", "tool_call_id": call_id, "content": "a file"}]
+
+
+def calling(call_id: str, path: str = "the") -> dict[str, Any]:
+    """Return a reply with a call that has an id."""
+    function = {"name": "read", "arguments": {"path": path}}
+    call = {"type": "function", "id": call_id, "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def result(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": "a file"}
+
+
+def sample_call(server: Server, messages: list[dict[str, Any]], call_id: str) -> list[int]:
+    """Sample a call with an id behind a conversation, and keep it; return its tokens."""
+    _, _, found = server.ask(messages, TOOLS)
+    sampled = server.answer(messages, TOOLS, calling(call_id))
+    assert sampled is not None
+    assert server.read(found, sampled)["tool_calls"][0]["id"] == call_id
+    return sampled
+
+
+def test_of_equal_calls_each_keeps_its_own_id() -> None:
+    server = Server(families.CALL_IDS)
+    messages = [{"role": "user", "content": "a"}]
+    tokens = [
+        sample_call(server, messages, "firstcall"),
+        sample_call(server, messages, "othercall"),
+    ]
+    later = [*messages, calling("firstcall"), result("firstcall")]
+    tokens.append(sample_call(server, later, "thirdcall"))
+
+    changed = [{"role": "user", "content": "b"}, *later[1:], calling("thirdcall")]
+    replies = server.ask(changed, TOOLS)[2].replies
+    assert [span.tokens.tolist() for span in replies.spans] == [tokens[0], tokens[2]]
+    other = [*messages, calling("othercall"), result("othercall")]
+    (span,) = server.ask(other, TOOLS)[2].replies.spans
+    assert span.tokens.tolist() == tokens[1]
+
+
+@pytest.mark.parametrize("source", [families.CALL_IDS, SHORT_IDS])
+def test_a_call_with_another_id_than_its_result_is_not_put_back(source: str) -> None:
+    server = Server(source)
+    messages = [{"role": "user", "content": "a"}]
+    sample_call(server, messages, "firstcall")
+    outcomes = {}
+    for call_id in ("firstcall", "my own id", "othercall"):
+        sent = [*messages, calling(call_id), result(call_id)]
+        outcomes[call_id] = server.ask(sent, TOOLS)[2].replies.replies[1].outcome
+    different = "written_differently"
+    assert outcomes == {"firstcall": "exact", "my own id": different, "othercall": different}
 
 
 def test_reasoning_that_the_template_drops_is_not_put_back() -> None:

@@ -13,7 +13,7 @@ from tests.fakes.vocab import IM_END, THINK, FakeVocab
 from milepost.chat.reply_events import CallStart, ReasoningText, ReplyEvent
 from milepost.chat.reply_keeper import ReplyContext, ReplyKeeper, SampledReply
 from milepost.chat.reply_meaning import ReplyMeaning
-from milepost.chat.reply_store import KeptReply, ReplyStore
+from milepost.chat.reply_store import KeptReply, ReplyStore, WantedReply
 
 CONTEXT = ReplyContext("<|im_start|>assistant\n", b"place")
 
@@ -27,11 +27,12 @@ def reply(text: str, place: bytes = b"p", **fields: Any) -> KeptReply:
         bare=meaning.bare_digest,
         place=place,
         reasoning=meaning.reasoning,
+        ids=fields.pop("ids", ()),
     )
 
 
 def find(store: ReplyStore, text: str, place: bytes = b"") -> KeptReply | None:
-    return store.find(ReplyMeaning(text).digest, place, "x<a>", 1)
+    return store.find(WantedReply(ReplyMeaning(text).digest, place), "x<a>", 1)
 
 
 def kept(sampled: SampledReply, *shown: int, context: ReplyContext = CONTEXT) -> list[KeptReply]:
@@ -46,7 +47,7 @@ def test_what_a_reply_says_finds_it_behind_its_generation_prompt_only() -> None:
     store.add(reply("a"))
     assert find(store, " a ") == reply("a")
     assert find(store, "b") is None
-    assert store.find(ReplyMeaning("a").digest, b"p", "x<b>", 1) is None
+    assert store.find(WantedReply(ReplyMeaning("a").digest, b"p"), "x<b>", 1) is None
 
 
 def test_the_place_decides_and_then_the_age() -> None:
@@ -161,6 +162,13 @@ def test_a_reply_that_says_nothing_is_not_kept() -> None:
 def test_a_reply_is_kept_as_it_is_read() -> None:
     events: list[ReplyEvent] = [ReasoningText("why"), CallStart(0, "x", "read")]
     context = ReplyContext("<a>", b"p", lambda text, is_truncated: events)
-    (found,) = kept(SampledReply([*b"raw"], ["raw"]), context=context)
+    (found,) = kept(SampledReply([*b"raw x"], ["raw x"]), context=context)
     assert found.meaning == ReplyMeaning("", "why", (("read", {}),)).digest
     assert (found.reasoning, found.opening, found.place) == ("why", "<a>", b"p")
+    assert found.ids == ("x",)
+
+
+def test_an_id_that_the_model_has_not_written_is_none() -> None:
+    context = ReplyContext("<a>", b"p", lambda text, is_truncated: [CallStart(0, "x", "read")])
+    (found,) = kept(SampledReply([*b"raw"], ["raw"]), context=context)
+    assert found.ids == ("",)
