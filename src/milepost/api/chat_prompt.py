@@ -67,6 +67,7 @@ async def prepare_chat_prompt(
 
 def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
     """Return the same at once, on this thread, but without media."""
+    num_clears = services.replies.num_clears
     conversation = read_conversation(services, fields)
     if conversation.media:
         check_modalities(services.model, conversation.media)
@@ -113,7 +114,7 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         ),
         constraint,
         limit,
-        _make_context(found, plan),
+        _make_context(found, plan, num_clears),
         replies,
     )
     return ChatPrompt(prompt, plan, conversation.media, tuple(positions[end] for end in media))
@@ -203,11 +204,11 @@ def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> R
     )
 
 
-def _make_context(found: PromptBoundaries, plan: ReplyPlan) -> ReplyContext | None:
+def _make_context(found: PromptBoundaries, plan: ReplyPlan, num_clears: int) -> ReplyContext | None:
     """Return how replies are kept; None where it is not known what they are sampled behind."""
     if found.opening is None or not found.replies.places:
         return None
-    return ReplyContext(found.opening, found.replies.places[-1], reply_reader(plan))
+    return ReplyContext(found.opening, found.replies.places[-1], reply_reader(plan), num_clears)
 
 
 def _has_grammar(services: Services, fields: ChatFields, rules: ReplyRules) -> bool:

@@ -62,14 +62,19 @@ class Services:
         return tuple(dict.fromkeys(name for name in names if name))
 
     def forget_replies(self, places: tuple[bytes, ...] | None = None) -> None:
-        """Forget what was sampled at these places of conversations, or everything; on disk, too."""
+        """Forget what was sampled at these places of conversations, or everything; on disk, too.
+
+        Prompts, which hold it as well, are forgotten either way; media with everything only.
+        """
         if places is None:
             self.replies.clear()
+            self.media.forget()
         else:
             self.replies.forget(places)
         if self.reply_disk is not None:
             self.reply_disk.forget(places)
         self.boundaries.forget()  # which hold tokens of replies that came back
+        self.tokenizer.forget()
 
     def check_model_name(self, name: object) -> None:
         """Raise NotFound unless the model of a request is the one that is served.

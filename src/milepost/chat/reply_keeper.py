@@ -39,6 +39,7 @@ class ReplyContext:
     opening: str  # the generation prompt
     place: bytes  # `reply_meaning.place_after` its last message
     read: ReadReply = read_plain  # must find what the client is shown
+    num_clears: int = 0  # `ReplyStore.num_clears` when the prompt was made
 
 
 @dataclass(slots=True)
@@ -92,7 +93,8 @@ class ReplyKeeper:
                 reasoning=meaning.reasoning,
                 ids=_written_ids(events, text),
                 cut=None if sampled.is_complete else _find_cut(sampled, pieces, meaning),
-            )
+            ),
+            context.num_clears,
         )
 
     def _pieces(self, tokens: Sequence[int], is_shown: Callable[[int], bool]) -> list[bytes]:

@@ -75,6 +75,7 @@ class ReplyStore:
         self._by_bare: dict[bytes, list[int]] = {}
         self._by_place: dict[bytes, list[int]] = {}
         self._lock = threading.Lock()
+        self.num_clears = 0  # how often everything was forgotten
         self.on_add: Callable[[KeptReply], None] | None = None  # must not block
 
     def __len__(self) -> int:
@@ -90,9 +91,14 @@ class ReplyStore:
         with self._lock:
             return tuple(self._replies.values())
 
-    def add(self, reply: KeptReply) -> None:
-        """Keep a reply; does nothing if it is known."""
+    def add(self, reply: KeptReply, num_clears: int | None = None) -> None:
+        """Keep a reply; does nothing if it is known.
+
+        With `num_clears`, which it was when the reply was begun, only if it still is.
+        """
         with self._lock:
+            if num_clears not in (None, self.num_clears):
+                return
             for number in self._by_meaning.get(reply.meaning, ()):
                 if self._replies[number] == reply:
                     self._replies.move_to_end(number)
@@ -109,8 +115,9 @@ class ReplyStore:
             self.on_add(reply)
 
     def clear(self) -> None:
-        """Forget all replies."""
+        """Forget all replies, and those to come that were begun before."""
         with self._lock:
+            self.num_clears += 1
             while self._replies:
                 self._forget(next(iter(self._replies)))
 

@@ -111,6 +111,10 @@ class TokenMemo:
         self._limits = limits or MemoLimits()
         self._known: tuple[TokenisedPrompt, ...] = ()  # last used last
 
+    def forget(self) -> None:
+        """Forget all prompts; each costs more again once, and nothing else changes."""
+        self._known = ()
+
     def recall(self, prompt: RenderedPrompt) -> KnownHead | None:
         """Return the longest known head of a prompt; None if there is none."""
         best = None

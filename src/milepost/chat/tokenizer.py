@@ -26,6 +26,10 @@ class PromptTokenizer:
         self._controls = ControlTexts(self._control_tokens)
         self._memo = TokenMemo(vocab, limits)
 
+    def forget(self) -> None:
+        """Forget the prompts; each costs more again once, and nothing else changes."""
+        self._memo.forget()
+
     def tokenize_prompt(self, rendered: str) -> list[int]:
         """Return the tokens of what a chat template rendered.
 

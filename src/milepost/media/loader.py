@@ -114,6 +114,10 @@ class MediaLoader:
                 reader.held = decoded.data
         return MediaFiles(facts, readers)
 
+    def forget(self) -> None:
+        """Forget what sources stand for, behind what is being decoded now."""
+        self._decoding.submit(self._known.clear)
+
     def close(self) -> None:
         """End the threads after what they do now."""
         self._decoding.shutdown(wait=False, cancel_futures=True)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.fakes.engine import delta, finished
 from tests.fakes.vocab import END_TOOL_CALL
 from tests.unit.api.conftest import Api
+from tests.unit.chat.test_token_memo import CountingVocab
 
-from milepost.api.chat_prompt import prepare_chat_prompt, render_prompt
+from milepost.api.chat_prompt import (
+    make_prompt,
+    prepare_chat_prompt,
+    read_reply_wishes,
+    render_prompt,
+)
 from milepost.api.completion import plan_completion
 from milepost.api.generation_fields import build_params
 from milepost.api.request_log import RequestRecord
@@ -19,6 +26,7 @@ from milepost.api.schemas_openai import ChatFields
 from milepost.chat.conversation import parse_conversation
 from milepost.chat.reply_meaning import ReplyMeaning, place_after, places_in
 from milepost.chat.reply_store import KeptReply
+from milepost.chat.tokenizer import PromptTokenizer
 from milepost.config import ChatSettings, Settings
 from milepost.protocol.messages import Delta
 
@@ -75,6 +83,42 @@ def test_what_a_client_saw_before_it_left_is_known(api: Api) -> None:
     place = place_after(b"", QUESTION)
     found = [services.replies.find_cut(text, "", place) for text in ("ab", "abc", "a", "abcd")]
     assert [each and bytes([*each.tokens]) for each in found] == [b"ab", b"abc", None, None]
+
+
+def test_what_ends_after_a_clear_is_forgotten_too(api: Api) -> None:
+    services = api.services()
+    api.engine.steps = (delta("ab"), delta("c"), finished())
+
+    async def ask(*, clears: bool) -> None:
+        fields = ChatFields.model_validate({"messages": [QUESTION]})
+        params = build_params(fields, services, -1)
+        prompt = (await prepare_chat_prompt(services, fields, 100)).prompt
+        async with plan_completion(services, [prompt], params, RequestRecord()) as completion:
+            async for _, event in completion.events():
+                if clears and isinstance(event, Delta) and event.text == "ab":
+                    services.forget_replies()
+
+    asyncio.run(ask(clears=True))
+    assert services.replies.replies() == ()
+    asyncio.run(ask(clears=False))
+    assert len(services.replies) == 1
+
+
+def test_a_clear_forgets_the_prompts(api: Api) -> None:
+    vocab = CountingVocab()
+    services = replace(api.services(), vocab=vocab, tokenizer=PromptTokenizer(vocab))
+    question = {"role": "user", "content": 4000 * "x"}
+    fields = ChatFields.model_validate({"messages": [question]})
+    wishes = read_reply_wishes(services, fields)
+
+    def count() -> int:
+        vocab.num_chars = 0
+        make_prompt(services, fields, wishes)
+        return vocab.num_chars
+
+    assert count() > 4000 > count()
+    services.forget_replies()
+    assert count() > 4000
 
 
 def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:

@@ -61,6 +61,17 @@ def test_the_same_image_is_not_decoded_again_but_can_be(api: Api) -> None:
     assert asyncio.run(second.read_media(key)) == first.media_data[key]
 
 
+def test_a_clear_forgets_what_images_stand_for(api: Api) -> None:
+    api.engine.model = SEEING
+    body = {"messages": user(image())}
+    with api.connection() as send:
+        send("POST", "/v1/chat/completions", json=body)
+        send("DELETE", "/cache")
+        send("POST", "/v1/chat/completions", json=body)
+    first, second = api.engine.specs
+    assert second.media_data == first.media_data
+
+
 def test_images_of_tool_results_keep_their_order(api: Api) -> None:
     api.engine.model = SEEING
     small, large = saved(picture(size=(2, 2))), saved(picture(size=(8, 8)))

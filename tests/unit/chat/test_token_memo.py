@@ -207,6 +207,15 @@ def test_a_turn_tokenises_what_is_behind_the_last_known_control_token() -> None:
     ]
 
 
+def test_a_prompt_that_was_forgotten_is_tokenised_anew() -> None:
+    vocab = CountingVocab()
+    tokenizer = make_tokenizer(vocab)
+    prompt = "<|im_start|>" + 100 * "x" + "<|im_end|>"
+    tokenizer.tokenize_prompt(prompt)
+    tokenizer.forget()
+    assert vocab.count(tokenizer, prompt) == len(prompt)
+
+
 def test_a_known_control_token_that_is_not_spelled_to_its_end_is_no_seam() -> None:
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
