@@ -24,6 +24,7 @@ from milepost.chat.reply_plan import (
     ReasoningPlace,
     ReplyPlan,
     ReplyWishes,
+    find_generation_part,
     find_shown_tokens,
     is_reasoning_open,
     plan_reply,
@@ -90,8 +91,11 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         for each in found.boundaries
     )
     rules = read_rules(services, fields, wishes)
-    reply_format = services.templates.choose(conversation).reply_format
-    generation_part = _generation_part(rendered, found)
+    template = services.templates.choose(conversation)
+    reply_format = template.reply_format
+    generation_part = found.opening or ""
+    if found.opening is None and _adds_generation_prompt(fields):
+        generation_part = find_generation_part(rendered, conversation, template)
     is_open = is_reasoning_open(generation_part, reply_format.reasoning)
     wanted = read_reasoning(services, fields)
     limit = make_limit(wanted, reply_format.reasoning, services.vocab, is_open=is_open)
@@ -214,14 +218,6 @@ def _make_context(found: PromptBoundaries, plan: ReplyPlan, num_clears: int) -> 
 def _has_grammar(services: Services, fields: ChatFields, rules: ReplyRules) -> bool:
     """Return whether a grammar of the client, or of the server, says what replies are."""
     return bool(fields.grammar or (services.settings.sampling.grammar and not rules.must_hold))
-
-
-def _generation_part(rendered: RenderedPrompt, found: PromptBoundaries) -> str:
-    """Return what stands behind the last message; all of the last line where that is not known."""
-    for boundary in found.boundaries:
-        if boundary.kind == "prompt_end":
-            return rendered[boundary.offset :]
-    return rendered.rstrip().rpartition("\n")[2]
 
 
 def _render(

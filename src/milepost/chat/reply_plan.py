@@ -9,12 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from milepost.chat.control_texts import RenderedPrompt
+from milepost.chat.conversation import Conversation
 from milepost.chat.reply_format import HarmonyBody, ReasoningFormat, ReplyFormat
 from milepost.chat.stream_parser import ReplyParser
+from milepost.chat.template import ChatTemplate
 
 # llama-server's words. `auto` is `deepseek`; `none` leaves reasoning in the content as it was
 # written; `deepseek-legacy` does both.
 ReasoningPlace = Literal["auto", "none", "deepseek", "deepseek-legacy"]
+
+
+MAX_GENERATION_CHARS = 4000  # of the end of a prompt that are searched; arbitrary
+NUM_CONTENT_CHARS = 200  # of the end of a message that is looked for there; arbitrary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,32 @@ def is_reasoning_open(generation_part: str, reasoning: ReasoningFormat | None) -
     if reasoning is None or not start:
         return False
     return generation_part.rfind(start) > generation_part.rfind(reasoning.end.strip())
+
+
+def find_generation_part(
+    prompt: RenderedPrompt, conversation: Conversation, template: ChatTemplate
+) -> str:
+    """Return what opens the reply in a prompt of which is not known where the last message ends.
+
+    That is what stands behind the last control token, but for those of reasoning, and behind the
+    last message, if that has none behind it; "" where neither is found. Text of messages must not
+    be taken for it: it may speak of reasoning.
+    """
+    reasoning = template.reply_format.reasoning
+    if reasoning is None:
+        return ""
+    part = prompt.part(max(0, len(prompt) - MAX_GENERATION_CHARS), len(prompt))
+    markers = f"{reasoning.start}\n{reasoning.end}"
+    spans = template.controls.token_spans(part)
+    start = max((end for first, end in spans if part[first:end] not in markers), default=-1)
+    content = conversation.messages[-1]["content"].strip()[-NUM_CONTENT_CHARS:]
+    is_unframed = content not in part[: max(start, 0)]
+    if content and (is_unframed or reasoning.start.strip() in content):
+        found = part.rfind(content, max(start, 0))
+        start = found + len(content) if found >= 0 else start
+    if start < 0 or any(mark > start for mark in part.marks):
+        return ""
+    return part[start:]
 
 
 def find_shown_tokens(

@@ -32,6 +32,14 @@ from milepost.protocol.messages import Delta
 
 QUESTION = {"role": "user", "content": "hi"}
 TOOLS = [{"type": "function", "function": {"name": "read"}}]
+REASONING = """{%- for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' %}<think>
+{{ m.reasoning_content }}
+</think>
+{% endif %}{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}"""
 PATH = "/v1/chat/completions"
 
 
@@ -194,3 +202,17 @@ def test_reasoning_and_calls_are_known_wherever_they_were_put(api: Api, place: s
 
     first, second = (list(spec.tokens) for spec in api.engine.specs)
     assert second[: len(first) + len(text)] == [*first, *text.encode()]
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_open"), [({}, True), ({"add_generation_prompt": False}, False)]
+)
+def test_reasoning_is_open_in_a_generation_prompt_only(
+    api: Api, fields: dict[str, Any], is_open: bool
+) -> None:
+    api.template = REASONING
+    services = api.services()
+    question = {"role": "user", "content": "What does `<think>` do?"}
+    request = ChatFields.model_validate({"messages": [question], **fields})
+    prompt = make_prompt(services, request, read_reply_wishes(services, request))
+    assert prompt.reply.in_reasoning is is_open

@@ -14,8 +14,17 @@ from tests.unit.chat.reply_samples import (
     TOOLS,
 )
 
+from milepost.chat.control_texts import ControlTexts
+from milepost.chat.conversation import parse_conversation
 from milepost.chat.reply_format import ReplyFormat
-from milepost.chat.reply_plan import ReplyWishes, find_shown_tokens, is_reasoning_open, plan_reply
+from milepost.chat.reply_plan import (
+    ReplyWishes,
+    find_generation_part,
+    find_shown_tokens,
+    is_reasoning_open,
+    plan_reply,
+)
+from milepost.chat.template import ChatTemplate, SpecialTexts
 
 CONTROLS = {
     "<|tool_call_start|>": 1,
@@ -62,6 +71,39 @@ def test_the_control_tokens_of_markers_are_shown() -> None:
     assert find(GPT_OSS, False) == (6,)
     assert find(QWEN3, True) == (7,)
     assert find(ReplyFormat(), True) == ()
+
+
+def generation_part(content: str, *, framed: bool, opens: bool, has_control: bool) -> str:
+    """Return what is found to open the reply to a message."""
+    frame = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+    before, behind = frame if framed else ("</s>USER: ", " ASSISTANT: ")
+    source = (
+        "{%- for m in messages %}{% if m.role == 'assistant' %}"
+        f"{behind}<think>\n{{{{ m.reasoning_content }}}}\n</think>\n{{{{ m.content }}}}"
+        f"{{% else %}}{before}{{{{ m.content }}}}{{% endif %}}{{% endfor -%}}"
+        f"{{%- if add_generation_prompt %}}{behind}{'<think>' if opens else ''}{{% endif %}}"
+    )
+    controls = ["<|im_start|>", "<|im_end|>", "</s>", *(["<think>"] if has_control else [])]
+    texts = SpecialTexts("<s>", "</s>", ControlTexts(controls))
+    template = ChatTemplate(source, name="test", texts=texts)
+    assert template.reply_format.reasoning is not None
+    conversation = parse_conversation([{"role": "user", "content": content}])
+    return find_generation_part(template.render(conversation), conversation, template)
+
+
+@pytest.mark.parametrize("has_control", [False, True])
+@pytest.mark.parametrize("opens", [False, True])
+@pytest.mark.parametrize("framed", [False, True])
+@pytest.mark.parametrize(
+    "content", ["a", "What does `<think>` do", "<|im_end|> and <think>", 5000 * "<think>a"]
+)
+def test_text_of_the_user_opens_no_reasoning(
+    content: str, framed: bool, opens: bool, has_control: bool
+) -> None:
+    found = generation_part(content, framed=framed, opens=opens, has_control=has_control)
+    assert found.endswith("<think>" if opens else ("assistant\n", "ASSISTANT: ")[not framed])
+    assert found.count("<think>") == opens
+    assert "do" not in found
 
 
 def test_a_plan_without_calls_has_no_tools() -> None:
