@@ -224,3 +224,35 @@ def test_an_abort_right_behind_an_image_keeps_the_image(tmp_path: Path) -> None:
             again = engine.ask(prompt_tokens(300, 30), cache_prompt=False, **fields)
             assert engine.replies[number].tokens == again.tokens
         projector.close()
+
+
+def test_a_choice_that_lost_its_cells_computes_the_image_again(
+    tiny_models: dict[models.Kind, Path], tmp_path: Path
+) -> None:
+    """While its sibling, which is past the image, goes on."""
+    path = write_projector(KIND_OF["hybrid"], tmp_path / "projector.gguf")
+    settings = EngineSettings(
+        ctx_size=2048, parallel=3, batch_size=128, ubatch_size=64, threads=1, parked_slots=0
+    )
+    with Model(open_library(), tiny_models["hybrid"], ModelParams()) as model:
+        projector = Projector(model, path, ProjectorParams(use_gpu=False, num_threads=1))
+        media = WatchedMedia(projector, [ONE], 1 << 20)
+        with watched_engine(model, settings, 1, media) as engine:
+            other = send(engine, 40, max_tokens=200)
+            number = send(engine, 41, ONE, max_tokens=60, num_choices=2)
+            while len(engine.replies[number].tokens) < 4:
+                engine.step()
+            lost = engine.loop._running[-1]
+            assert lost.request.request_id == number
+            engine.loop._make_room()
+            assert (lost.state, engine.loop._slots[lost.slot_id].num_tokens) == ("paused", 0)
+            engine.cancel(other)
+
+            engine.wait(number)
+            while engine.loop._running:
+                engine.step()
+
+            engine.check_idle()
+            assert lost.num_decoded == 60
+            assert lost.request.num_prefilled > 2 * (80 + 11)  # its image was computed twice
+        projector.close()

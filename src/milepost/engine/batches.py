@@ -79,13 +79,30 @@ class Batches:
         is_whole = slot.num_partial == span.piece.num_tokens
         return dataclasses.replace(share, num_tokens=slot.num_partial) if is_whole else None
 
-    def find_needs(self, choices: Iterable[Choice]) -> list[tuple[Request, tuple[MediaSpan, ...]]]:
-        """Return the media that running choices have yet to compute."""
+    def has_media(self, share: Share, choice: Choice) -> bool:
+        """Return whether the media that a share is of is still at hand."""
+        span = choice.request.span_at(self._slots[share.slot_id].num_tokens)
+        return span is not None and span.ref.key in choice.request.embeddings
+
+    def find_needs(self, choices: Iterable[Choice]) -> list[tuple[Request, list[MediaSpan]]]:
+        """Return the media that running choices have to compute next."""
         return [
-            (choice.request, choice.request.spans_from(self._slots[choice.slot_id].num_tokens))
+            (choice.request, self._next_spans(choice))
             for choice in choices
             if choice.request.spans and choice.state == "running"
         ]
+
+    def forget_media(self, request: Request) -> None:
+        """Let go of the embeddings that no choice of a request has to compute next.
+
+        A choice that lost its cells may need some that the others are past.
+        """
+        if not request.embeddings:
+            return
+        going_on = [c for c in request.choices if c.state in ("running", "paused")]
+        needed = {span.ref.key for choice in going_on for span in self._next_spans(choice)}
+        for key in request.embeddings.keys() - needed:
+            del request.embeddings[key]
 
     def is_abortable(self, shares: Sequence[Share]) -> bool:
         """Return whether the cancellation of one request may stop a batch in the middle.
@@ -96,6 +113,9 @@ class Batches:
         (docs/decisions/0002).
         """
         return len(shares) == 1 and shares[0].num_tokens > self._limits.num_ubatch_tokens
+
+    def _next_spans(self, choice: Choice) -> list[MediaSpan]:
+        return choice.request.next_spans(self._slots[choice.slot_id].num_tokens)
 
     def _find_work(self, choice: Choice) -> Work | None:
         """Return what a choice has to compute next; None while it waits for a media."""

@@ -243,9 +243,10 @@ class Loop:
 
     def _compute_media(self, share: Share) -> bool:
         """Compute a part of a media; False as in `_compute`."""
-        return self._carry_out(
-            [share], lambda: self._batches.decode_media(share, self._choice_of(share)), None
-        )
+        choice = self._choice_of(share)
+        if not self._batches.has_media(share, choice):  # the next step asks for it again
+            return False
+        return self._carry_out([share], lambda: self._batches.decode_media(share, choice), None)
 
     def _carry_out(
         self, shares: list[Share], decode: Callable[[], None], owner: Choice | None
@@ -336,6 +337,7 @@ class Loop:
         end = slot.num_tokens + share.num_tokens
         choice.request.note_computed(slot.num_tokens, end)
         self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
+        self._batches.forget_media(choice.request)
         if choice.request.is_prefilling:
             self._note_progress(choice.request, slot)
         if end < choice.num_tokens:

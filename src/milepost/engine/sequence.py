@@ -27,6 +27,9 @@ from milepost.protocol.messages import Generate, TokenLogprob
 
 ChoiceState = Literal["forking", "running", "paused", "finished"]
 TOKEN_DTYPE = np.dtype("<i4")
+# Media of a choice that are made ready while it computes what is before them; more would pile up
+# in memory, where hundreds of them stand in a prompt. Arbitrary.
+NUM_MEDIA_AHEAD = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +111,16 @@ class Request:
             return None
         return self.spans[index]
 
-    def spans_from(self, pos: int) -> tuple[MediaSpan, ...]:
-        """Return the media at and behind a position."""
-        return self.spans[bisect_left(self.spans, pos, key=lambda span: span.start) :]
+    def next_spans(self, pos: int) -> list[MediaSpan]:
+        """Return the pieces of the next few media at and behind a position."""
+        keys: set[bytes] = set()
+        found: list[MediaSpan] = []
+        for span in self.spans[bisect_left(self.spans, pos, key=lambda span: span.start) :]:
+            keys.add(span.ref.key)
+            if len(keys) > NUM_MEDIA_AHEAD:
+                break
+            found.append(span)
+        return found
 
     def note_computed(self, start: int, end: int) -> None:
         """Count the part of [start, end) that belongs to the prompt."""
@@ -118,10 +128,6 @@ class Request:
         if num_tokens > 0:
             self.num_prefilled += num_tokens
             self.num_chunks += 1
-        if self.embeddings:
-            needed = {span.ref.key for span in self.spans_from(end)}
-            for key in self.embeddings.keys() - needed:
-                del self.embeddings[key]
 
     def add_checkpoint(self, pos: int, kind: CheckpointKind) -> None:
         """Let the prefill stop at one more position, to keep the state there."""
