@@ -244,3 +244,49 @@ def test_a_copy_in_another_folder_costs_nothing(tmp_path: Path) -> None:
     store.load()
     assert store.read(blob_id)
     store.close(TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "runs SET start = 'x'",
+        "runs SET parent = 0.5",
+        "runs SET first = CAST(x'ff' AS TEXT)",
+        "runs SET tokens = CAST(tokens AS TEXT)",
+        "runs SET tokens = substr(tokens, 1, 7)",
+        "blobs SET run = 'x'",
+        "blobs SET \"end\" = 'x'",
+        "blobs SET num_bytes = 1e400",
+        "blobs SET kind = 77",
+        "blobs SET name = CAST(x'ff' AS TEXT), start = 'x'",
+        "blobs SET history = CAST(history AS TEXT)",
+        "blobs SET last_used_s = 'x'",
+        "pins SET pos = 'x'",
+        "days SET num_bytes = 'x'",
+    ],
+)
+def test_a_value_of_another_type_is_a_miss_until_the_next_start(
+    tmp_path: Path, change: str
+) -> None:
+    """A bit that flips in a record of SQLite changes the type of a value, and nobody notices."""
+    store, blob_id, _ = store_two(tmp_path)
+    store.pin(history(50), "client")
+    finish(store)
+    connection = sqlite3.connect(store.folder / "index.sqlite")
+    table = change.split()[0]
+    connection.execute(f"UPDATE {change} WHERE rowid IN (SELECT rowid FROM {table} LIMIT 1)")
+    connection.commit()
+    connection.close()
+
+    store.load()
+    store.put_segment(history(60), 0, payload(10))
+    finish(store)
+    assert store.close(TIMEOUT_S)
+
+    store = open_store(tmp_path)
+    assert {blob.num_bytes for blob in store.load().blobs} >= {SIZE}
+    assert len(store.load().blobs) >= 2
+    assert store.read(blob_id) == payload(SIZE)
+    store.put_segment(history(70), 0, payload(10))
+    assert finish(store)[-1].blob is not None
+    assert store.close(TIMEOUT_S)

@@ -175,6 +175,10 @@ def reconcile(index: Index, folder: DiskFolder, now_s: float) -> None:
 
     What nobody can use is deleted when it is old enough and no living process holds it.
     """
+    if index.has_damaged_rows():
+        logger.warning("rows of the index in %s are damaged, and made again", folder.path)
+        with index.transaction():
+            index.remove_damaged_rows()
     missing, strangers = folder.files.compare(index.blob_ids())
     if missing or strangers:
         known = index.blob_ids()  # what was finished meanwhile has its row

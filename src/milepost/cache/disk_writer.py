@@ -179,6 +179,9 @@ class DiskWriter:
             self._report_failure(command, error)
             if isinstance(error, sqlite3.Error) and is_damage(error):
                 self._repair()
+        except Exception as error:  # an edge: without its thread nothing is written any more
+            logger.exception("the disk cache came upon something that it cannot read")
+            self._report_failure(command, error)
 
     def _carry_out(self, command: Command) -> None:
         match command:

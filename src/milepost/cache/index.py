@@ -32,6 +32,13 @@ from milepost.cache.disk_format import (
     encode_tokens,
     parse_tokens,
 )
+from milepost.cache.sound_rows import (
+    IS_SOUND_BLOB,
+    IS_SOUND_PIN,
+    IS_SOUND_RUN,
+    REMOVE_LOST_RUNS,
+    SOUND,
+)
 from milepost.cache.stored_forest import NO_RUN, StoredBlob, StoredForest, StoredPin, StoredRuns
 from milepost.cache.tree import Tokens, shared_length
 from milepost.errors import DiskCacheUnusable
@@ -76,7 +83,6 @@ _BLOB_COLUMNS = (
 _KIND_NAMES = " ".join(f"WHEN {code} THEN '{kind}'" for kind, code in KIND_CODES.items())
 _BLOB_FIELDS = _BLOB_COLUMNS.replace("kind", f"CASE kind {_KIND_NAMES} END")
 
-
 # Those of the blobs in a JSON list, with all runs above them.
 _RUNS_OF_BLOBS = """
 WITH RECURSIVE needed (run) AS (
@@ -120,6 +126,7 @@ class Index:
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.text_factory = _decode_text
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA secure_delete = ON")  # tokens are the conversation
@@ -181,6 +188,12 @@ class Index:
                 pins=self._pins(),
             )
 
+    def has_damaged_rows(self) -> bool:
+        """Return whether a row holds something of another type than its column; reads all rows."""
+        queries = [f"SELECT 1 FROM {table} WHERE NOT {sound}" for table, sound in SOUND.items()]
+        found = self._connection.execute(" UNION ALL ".join(queries) + " LIMIT 1").fetchone()
+        return found is not None
+
     def blob_ids(self) -> set[int]:
         """Return the ids of all blobs."""
         return {blob_id for (blob_id,) in self._connection.execute("SELECT id FROM blobs")}
@@ -188,7 +201,8 @@ class Index:
     def find_blob(self, kind: BlobKind, start: int, history: bytes) -> StoredBlob | None:
         """Return what is stored of a history (by its checksum) from `start` to its end."""
         row = self._connection.execute(
-            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE history = ? AND kind = ? AND start = ?",
+            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE history = ? AND kind = ? AND start = ?"
+            f" AND {IS_SOUND_BLOB}",
             (history, KIND_CODES[kind], start),
         ).fetchone()
         return None if row is None else StoredBlob._make(row)
@@ -197,12 +211,15 @@ class Index:
         """Return the length of all files together."""
         (total,) = self._connection.execute(
             f'SELECT TOTAL(num_bytes + {TOKEN_BYTES} * "end" + {HEADER_BYTES}) FROM blobs'
+            " WHERE typeof(num_bytes) = 'integer' AND typeof(\"end\") = 'integer'"
         ).fetchone()
         return int(total)
 
     def written_bytes(self, day: int) -> int:
         """Return how much all processes wrote on a day."""
-        row = self._connection.execute("SELECT num_bytes FROM days WHERE day = ?", (day,))
+        row = self._connection.execute(
+            "SELECT num_bytes FROM days WHERE day = ? AND typeof(num_bytes) = 'integer'", (day,)
+        )
         return sum(num_bytes for (num_bytes,) in row)
 
     # --- telling: inside a transaction ---------------------------------------------------
@@ -272,6 +289,14 @@ class Index:
             self._connection.execute("DELETE FROM pins WHERE run = ? AND pos = ?", (run, pos))
             self._remove_bare_runs(run)
 
+    def remove_damaged_rows(self) -> None:
+        """Remove them, and what cannot be understood without them."""
+        for table, sound in SOUND.items():
+            self._connection.execute(f"DELETE FROM {table} WHERE NOT {sound}")
+        self._connection.execute(REMOVE_LOST_RUNS)
+        for table in ("blobs", "pins"):
+            self._connection.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
+
     def remove_everything(self) -> None:
         """Remove all rows but the count of written bytes."""
         for table in ("blobs", "pins", "runs"):
@@ -296,19 +321,20 @@ class Index:
     def _runs(self, condition: str, *arguments: str) -> StoredRuns:
         return StoredRuns.of_rows(
             self._connection.execute(
-                f"SELECT id, parent, start, tokens FROM runs WHERE {condition} ORDER BY id",
+                "SELECT id, parent, start, tokens FROM runs"
+                f" WHERE ({condition}) AND {IS_SOUND_RUN} ORDER BY id",
                 arguments,
             ).fetchall()
         )
 
     def _blobs(self, condition: str, *arguments: str) -> list[StoredBlob]:
         rows = self._connection.execute(
-            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE {condition}", arguments
+            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE ({condition}) AND {IS_SOUND_BLOB}", arguments
         )
         return list(map(StoredBlob._make, rows))
 
     def _pins(self) -> list[StoredPin]:
-        rows = self._connection.execute("SELECT run, pos, kind FROM pins")
+        rows = self._connection.execute(f"SELECT run, pos, kind FROM pins WHERE {IS_SOUND_PIN}")
         return [StoredPin(*row) for row in rows]
 
     def _descend(self, tokens: Tokens) -> tuple[int, int]:
@@ -316,7 +342,8 @@ class Index:
         run, pos = NO_RUN, 0
         while pos < len(tokens):
             row = self._connection.execute(
-                "SELECT id, tokens FROM runs WHERE parent = ? AND start = ? AND first = ?",
+                "SELECT id, tokens FROM runs WHERE parent = ? AND start = ? AND first = ?"
+                f" AND {IS_SOUND_RUN}",
                 (run, pos, int(tokens[pos])),
             ).fetchone()
             if row is None:
@@ -338,6 +365,10 @@ class Index:
                 return
             self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))
             run = row[0]
+
+
+def _decode_text(data: bytes) -> str:
+    return data.decode(errors="replace")  # damage is no error of a query
 
 
 def _make_schema(connection: sqlite3.Connection, path: Path) -> None:
