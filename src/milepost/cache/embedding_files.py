@@ -49,13 +49,14 @@ class EmbeddingFiles:
         path = self._path(key)
         try:
             data = path.read_bytes()
-            os.utime(path)
         except OSError:
             return None
+        with contextlib.suppress(OSError):  # it may be read, and not written
+            os.utime(path)
         found = decode_embeddings(data)
         if found is None:
             logger.warning("%s is damaged, and removed", path)
-            path.unlink(missing_ok=True)
+            _remove(path)
         return found
 
     def write(self, key: bytes, embeddings: Sequence[np.ndarray]) -> None:
@@ -101,10 +102,26 @@ class EmbeddingFiles:
 
 
 def clear_embeddings(folder: Path) -> None:
-    """Remove all embeddings in a folder; one that is not there is empty."""
-    with contextlib.suppress(FileNotFoundError):
-        for path in folder.iterdir():
-            path.unlink(missing_ok=True)
+    """Remove all embeddings in a folder; one that is not there is empty.
+
+    What cannot be removed is logged, and stays.
+    """
+    try:
+        paths = list(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("%s cannot be read, and is not emptied: %s", folder, error)
+        return
+    for path in paths:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s cannot be removed: %s", path, error)
 
 
 def encode_embeddings(embeddings: Sequence[np.ndarray]) -> bytes:

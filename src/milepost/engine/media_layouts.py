@@ -7,17 +7,20 @@ the messages that need it are held back until then.
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milepost.engine.media_worker import MediaWorker
-from milepost.errors import InvalidRequest, MilepostError
+from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
 from milepost.libllama.media import MediaSize, Piece, Projector, TextPiece
 from milepost.protocol.messages import CountMedia, Generate, MediaRef
 
 MAX_LAYOUTS = 512  # sizes of media whose layout is remembered; arbitrary
+
+logger = logging.getLogger(__name__)
 
 Layout = tuple[Piece, ...] | MilepostError  # an error: it cannot be used
 
@@ -64,7 +67,7 @@ class MediaLayouts:
             self._note(size, self._model.projector.lay_out(size))
         found = self._layouts[size]
         if isinstance(found, MilepostError):
-            raise found
+            raise found.with_traceback(None)  # or it would grow, and hold every request's frames
         self._layouts.move_to_end(size)
         check_fits(found, ref, self._model.num_ubatch_tokens)
         return found
@@ -112,6 +115,10 @@ class MediaLayouts:
                 self._computed.put((size, model.projector.lay_out(size)))
             except MilepostError as error:
                 self._computed.put((size, error))
+            except Exception as error:  # an edge: who waits for it must be told
+                logger.exception("a media could not be laid out: an error of our own")
+                failure = NativeCallFailed(f"a media could not be laid out: {error}")
+                self._computed.put((size, failure))
 
         model.worker.call(compute)
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from milepost.cache.embedding_files import EmbeddingFiles, Embeddings
 from milepost.errors import MilepostError, NativeCallFailed
@@ -79,7 +80,10 @@ class MediaWorker:
             return found
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have something else done on the thread, after the jobs that wait."""
+        """Have something else done on the thread, after the jobs that wait.
+
+        What it raises is logged.
+        """
         self._jobs.put(function)
 
     def clear(self) -> None:
@@ -98,15 +102,25 @@ class MediaWorker:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if not isinstance(job, Job):
-                job()
+            if isinstance(job, Job):
+                done = Done(job) if job.is_cancelled else self._carry_out(job)
+                self._done.put(done)
                 self._wake()
-                continue
-            done = Done(job) if job.is_cancelled else self._carry_out(job)
-            self._done.put(done)
-            self._wake()
-            if self._files is not None and job.data is not None and done.embeddings is not None:
-                self._files.write(job.file_key, done.embeddings)
+                self._guard(partial(self._store, done))
+            else:
+                self._guard(job)
+                self._wake()
+
+    def _store(self, done: Done) -> None:
+        if self._files is not None and done.job.data is not None and done.embeddings is not None:
+            self._files.write(done.job.file_key, done.embeddings)
+
+    def _guard(self, function: Callable[[], None]) -> None:
+        """Call a function; whatever it raises is logged, for without the thread all would wait."""
+        try:
+            function()
+        except Exception:
+            logger.exception("the thread of the media came upon an error of our own")
 
     def _carry_out(self, job: Job) -> Done:
         started_s = time.perf_counter()

@@ -89,3 +89,22 @@ def test_all_can_be_removed(tmp_path: Path) -> None:
     files.write(KEYS[0], make_embeddings(6))
     files.clear()
     assert files.read(KEYS[0]) is None
+
+
+def test_what_cannot_be_removed_stays_and_the_rest_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = EmbeddingFiles(tmp_path, 1 << 20)
+    (tmp_path / "0").mkdir()  # no file: it cannot be unlinked
+    for key in KEYS:
+        files.write(key, make_embeddings(4))
+    files.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    assert "0 cannot be removed" in caplog.text
+
+
+def test_a_folder_that_is_none_is_not_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "media"
+    path.write_bytes(b"")
+    EmbeddingFiles(path, 1 << 20).clear()
+    assert path.exists()
