@@ -160,6 +160,21 @@ def test_another_is_asked_when_the_one_that_was_asked_has_left(engine: WatchedEn
     assert len(engine.replies[second].tokens) == 4
 
 
+def test_content_that_is_gone_fails_the_one_that_was_asked(engine: WatchedEngine) -> None:
+    first, second = send(engine, 8, ONE), send(engine, 9, ONE)
+    engine.gone = {first}
+    step_until_encoding(engine)
+    worker(engine).work()
+    engine.wait(second)
+
+    failed = engine.replies[first].failed
+    assert failed is not None
+    assert "96x64 pixels is gone" in failed.message
+    assert engine.num_asked == 2
+    assert len(engine.replies[second].tokens) == 4
+    engine.check_idle()
+
+
 def test_what_was_encoded_is_not_asked_for_again(engine: WatchedEngine) -> None:
     for seed in (10, 11):
         number = send(engine, seed, TWO)

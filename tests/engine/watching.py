@@ -36,6 +36,7 @@ from milepost.protocol.messages import (
     Boundary,
     Cancel,
     Delta,
+    Failed,
     Finished,
     Generate,
     MediaCounts,
@@ -170,6 +171,7 @@ class Reply:
     spans: tuple[MediaSpan, ...] = ()
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finished: Finished | None = None
+    failed: Failed | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -193,6 +195,7 @@ class WatchedEngine:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     contents: dict[bytes, bytes] = field(default_factory=dict)  # of images, by key
     num_asked: int = 0  # for contents
+    gone: set[int] = field(default_factory=set)  # requests whose contents are not there any more
     counts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # that came, by query
     media_waits: bool = False  # replies then know their text alone
 
@@ -226,6 +229,8 @@ class WatchedEngine:
                 self.replies[message.request_id].logprobs += message.logprobs
             if isinstance(message, Finished):
                 self.replies[message.request_id].finished = message
+            if isinstance(message, Failed):
+                self.replies[message.request_id].failed = message
             if isinstance(message, NeedMedia):
                 self._send_media(message)
             if isinstance(message, MediaCounts):
@@ -235,7 +240,8 @@ class WatchedEngine:
     def _send_media(self, message: NeedMedia) -> None:
         for key in message.keys:
             self.num_asked += 1
-            self.connection.inbox.append(MediaData(key=key, data=self.contents[key]))
+            data = b"" if message.request_id in self.gone else self.contents[key]
+            self.connection.inbox.append(MediaData(key=key, data=data))
 
     def step_aborted(self, num_ubatches: int) -> None:
         """Let the loop do one step that stops after so many micro-batches of a prefill."""

@@ -24,8 +24,8 @@ from milepost.engine.media_prompt import (
 )
 from milepost.engine.media_worker import Job
 from milepost.engine.sequence import Request
-from milepost.errors import MilepostError, NativeCallFailed
-from milepost.libllama.media import MediaSize, count_tokens
+from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
+from milepost.libllama.media import MediaSize, count_tokens, describe_size
 from milepost.protocol.messages import (
     CountMedia,
     Generate,
@@ -59,6 +59,7 @@ class MediaFeed:
         self._absent: set[bytes] = set()  # not on disk
         self._asked: dict[bytes, int] = {}  # key -> request whose front end was asked
         self._sizes: dict[bytes, MediaSize] = {}  # of what was asked for
+        self._gone: dict[bytes, set[int]] = {}  # key -> requests whose content of it is gone
         self._encoded: set[bytes] = set()  # since the last step, and not handed over yet
         self.totals = MediaTotals()
 
@@ -111,10 +112,13 @@ class MediaFeed:
                 self._send(self.count(message))
             return
         size = self._sizes.pop(message.key, None)
-        self._asked.pop(message.key, None)
-        if self._model is None or size is None:
+        request_id = self._asked.pop(message.key, None)
+        if self._model is None or size is None or request_id is None:
             return  # nobody needs it any more
-        self._submit(message.key, size, message.data)
+        if message.data:
+            self._submit(message.key, size, message.data)
+        else:  # another request may have it
+            self._gone.setdefault(message.key, set()).add(request_id)
 
     def serve(
         self, needs: Iterable[tuple[Request, Sequence[MediaSpan]]]
@@ -142,6 +146,8 @@ class MediaFeed:
                     self._hand_over(request, key, found)
                 elif key in errors:
                     failed[request.request_id] = (request, errors[key])
+                elif request.request_id in self._gone.get(key, ()):
+                    failed[request.request_id] = (request, _content_is_gone(span.ref))
                 else:
                     missing.setdefault(key, []).append(request)
                     refs[key] = span.ref
@@ -213,6 +219,8 @@ class MediaFeed:
     def _forget_all_but(self, missing: Iterable[bytes]) -> None:
         wanted = set(missing)
         self._absent &= wanted
+        for key in self._gone.keys() - wanted:
+            del self._gone[key]
         for key in self._asked.keys() - wanted:
             del self._asked[key], self._sizes[key]
         for key in self._jobs.keys() - wanted:
@@ -223,6 +231,14 @@ class MediaFeed:
         job = Job(key, self._file_key(key), size, data)
         self._jobs[key] = job
         self._model.worker.submit(job)
+
+
+def _content_is_gone(ref: MediaRef) -> MilepostError:
+    size = size_of(ref)
+    return InvalidRequest(
+        f"the content of an {describe_size(size)} is gone: it has 0 bytes instead of "
+        f"{size.num_bytes}; send it again"
+    )
 
 
 class KnownEmbeddings:
