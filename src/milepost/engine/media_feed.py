@@ -36,6 +36,10 @@ from milepost.protocol.messages import (
     NeedMedia,
 )
 
+# Content that is asked for or waits to be encoded; one media may have more, alone. Arbitrary: it is
+# much more than is encoded while one answer to a question comes.
+MAX_CONTENT_BYTES = 256 << 20
+
 
 @dataclass(slots=True)
 class MediaTotals:
@@ -56,6 +60,7 @@ class MediaFeed:
         self._layouts = MediaLayouts(model)
         self._known = KnownEmbeddings(model.budget_bytes if model else 0)
         self._jobs: dict[bytes, Job] = {}
+        self._content_bytes = 0  # that the worker holds, of cancelled jobs too
         self._absent: set[bytes] = set()  # not on disk
         self._asked: dict[bytes, int] = {}  # key -> request whose front end was asked
         self._sizes: dict[bytes, MediaSize] = {}  # of what was asked for
@@ -185,6 +190,7 @@ class MediaFeed:
             key = done.job.key
             if self._jobs.get(key) is done.job:
                 del self._jobs[key]
+            self._content_bytes -= len(done.job.data or b"")
             if done.error is not None:
                 errors[key] = done.error
             elif done.embeddings is not None:
@@ -202,17 +208,28 @@ class MediaFeed:
         """Read what may be on disk, and ask for the rest; stop what nobody waits for."""
         assert self._model is not None
         self._forget_all_but(missing)
-        asks: dict[int, list[bytes]] = {}
+        to_ask: list[bytes] = []
         for key, requests in missing.items():
             if key in self._jobs:
                 continue
             if self._model.worker.has_files and key not in self._absent:
                 self._submit(key, size_of(refs[key]), None)
             elif self._asked.get(key) not in {request.request_id for request in requests}:
-                request_id = requests[0].request_id
-                self._asked[key] = request_id
-                self._sizes[key] = size_of(refs[key])
-                asks.setdefault(request_id, []).append(key)
+                to_ask.append(key)
+        self._ask({key: (missing[key][0].request_id, size_of(refs[key])) for key in to_ask})
+
+    def _ask(self, wanted: dict[bytes, tuple[int, MediaSize]]) -> None:
+        """Ask requests for content, by its key, as far as there is room for it; in this order."""
+        for key in self._asked.keys() & wanted.keys():
+            del self._asked[key], self._sizes[key]  # its request has left
+        num_bytes = self._content_bytes + sum(size.num_bytes for size in self._sizes.values())
+        asks: dict[int, list[bytes]] = {}
+        for key, (request_id, size) in wanted.items():
+            if num_bytes > 0 and num_bytes + size.num_bytes > MAX_CONTENT_BYTES:
+                break  # none behind it either, or it might never have its turn
+            num_bytes += size.num_bytes
+            self._asked[key], self._sizes[key] = request_id, size
+            asks.setdefault(request_id, []).append(key)
         for request_id, keys in asks.items():
             self._send(NeedMedia(request_id=request_id, keys=tuple(keys)))
 
@@ -230,6 +247,7 @@ class MediaFeed:
         assert self._model is not None
         job = Job(key, self._file_key(key), size, data)
         self._jobs[key] = job
+        self._content_bytes += len(data or b"")
         self._model.worker.submit(job)
 
 
