@@ -16,7 +16,7 @@ from tests.projectors import KIND_OF, write_audio_projector, write_projector
 from milepost.config import EngineSettings
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.media import Projector, ProjectorParams
-from milepost.protocol.messages import CountMedia
+from milepost.protocol.messages import CacheChanged, ChangeCache, CountMedia
 
 ONE, TWO, LARGE = make_image(1), make_image(2), make_image(3, 256, 256)
 NUM_LARGE_TOKENS = 256  # of the hybrid's projector
@@ -138,6 +138,28 @@ def test_a_large_image_that_is_left_half_way_is_computed_again(engine: WatchedEn
 
     assert engine.replies[again].num_cached == 40 + 11
     assert worker(engine).jobs == []
+
+
+def test_what_was_left_within_an_image_can_be_dropped(engine: WatchedEngine) -> None:
+    """The slot is cleared, for the hybrid cannot be cut; states before the image are kept."""
+    number = send(engine, 7, LARGE)
+    step_until_encoding(engine)
+    worker(engine).work()
+    while not engine.loop._slots.slots[0].num_partial:
+        engine.step()
+    engine.cancel(number)
+    engine.wait(number)
+
+    engine.connection.inbox.append(ChangeCache(query_id=1, action="drop", request_id=number))
+    engine.loop.step()
+    answers = [each for each in engine.connection.sent if isinstance(each, CacheChanged)]
+    again = send(engine, 7, LARGE)
+    while engine.replies[again].finished is None:
+        engine.step()
+        worker(engine).work()
+
+    assert answers[0].freed_bytes > 0
+    assert engine.replies[again].num_cached == 0
 
 
 def test_another_is_asked_when_the_one_that_was_asked_has_left(engine: WatchedEngine) -> None:

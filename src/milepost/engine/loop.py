@@ -384,11 +384,12 @@ class Loop:
         self._connection.flush()  # the client need not wait for the copy
         kind: CheckpointKind = "cancelled" if reason == "cancelled" else "reply_end"
         slot = self._slots[choice.slot_id]
+        held = slot.held.copy()  # states of it are kept, even where the slot itself is cleared
         self._slots.settle(slot)
         self._checkpointer.save(slot, kind)
-        self._persister.note(slot.held, len(choice.request.prompt))
+        self._persister.note(held, len(choice.request.prompt))
         if choice.index == 0:
-            self._control.note_request(choice.request.request_id, slot.held)
+            self._control.note_request(choice.request.request_id, held)
         self._end(choice)
 
     def _end(self, choice: Choice) -> None:
