@@ -109,10 +109,12 @@ def parse_header(data: bytes) -> BlobHeader:
     _, _, kind, _, blob_id, start, end, num_bytes, written_s, name, *sums = _FIELDS.unpack(fields)
     if kind not in KINDS:
         raise StoredStateLost(f"it is of kind {kind}, which this program does not know")
+    if not 0 <= start < end:
+        raise StoredStateLost(f"it says that it goes from {start} to {end} of a history")
     return BlobHeader(
         id=blob_id,
         kind=KINDS[kind],
-        name=name.rstrip(b"\0").decode("ascii"),
+        name=name.rstrip(b"\0").decode("ascii", errors="replace"),
         start=start,
         end=end,
         num_bytes=num_bytes,

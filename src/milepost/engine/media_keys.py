@@ -78,8 +78,8 @@ def is_inside(keys: np.ndarray, pos: int) -> bool:
 
 
 def floor_to_piece(keys: np.ndarray, pos: int) -> int:
-    """Return an index, or the begin of the piece that it lies in."""
-    while is_inside(keys, pos):
+    """Return an index, or the begin of the piece that it lies in; 0 where none begins."""
+    while pos > 0 and is_inside(keys, pos):
         pos -= 1
     return pos
 

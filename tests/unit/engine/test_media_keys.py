@@ -66,3 +66,9 @@ def test_the_last_position_of_an_image_may_be_its_begin() -> None:
 def test_a_piece_that_takes_more_positions_than_tokens_is_refused() -> None:
     with pytest.raises(NotSupported, match="3 tokens takes 4 positions"):
         make_keys(b"", [PieceSize(3, 4)])
+
+
+def test_a_history_that_begins_within_a_piece_begins_at_its_begin() -> None:
+    keys = history(PieceSize(5, 5))[4:8]
+    assert floor_to_piece(keys, 2) == 0
+    assert not holds_up_to(keys, -1)
