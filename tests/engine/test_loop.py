@@ -18,7 +18,13 @@ from tests.engine.running import GREEDY, prompt_tokens
 from milepost.config import EngineSettings
 from milepost.engine.loop import Loop
 from milepost.engine.main import make_context, make_memory
-from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
+from milepost.errors import (
+    ContextFull,
+    DecodeAborted,
+    MilepostError,
+    NativeCallFailed,
+    NotSupported,
+)
 from milepost.libllama import Batch, Context, Model, ModelParams, open_library
 from milepost.protocol.messages import (
     Cancel,
@@ -264,4 +270,37 @@ def test_a_grammar_that_is_bad_fails_alone(bench: Bench) -> None:
     bench.send(generate(1, 20, sampling=bad), generate(2, 20, max_tokens=2))
     bench.step_until(lambda: bool(bench.reasons(2)))
     assert [failed.kind for failed in bench.messages(Failed, 1)] == ["InvalidRequest"]
+    assert bench.is_idle
+
+
+class SteppedConstraints:
+    """Makes constraints until it fails, and knows which are open."""
+
+    def __init__(self, num_made: int, error: MilepostError) -> None:
+        self._left = num_made
+        self._error = error
+        self.is_open: list[bool] = []
+
+    def make(self, message: Generate) -> SteppedConstraints:
+        if self._left == 0:
+            raise self._error
+        self._left -= 1
+        self.is_open.append(True)
+        return self
+
+    def close(self) -> None:
+        self.is_open[self.is_open.index(True)] = False
+
+
+@pytest.mark.parametrize("error", [NotSupported("no table"), NativeCallFailed("no memory")])
+def test_an_error_of_a_constraint_fails_its_request_alone(
+    bench: Bench, error: MilepostError
+) -> None:
+    constraints = SteppedConstraints(1, error)
+    bench.loop._admission._constraints = constraints  # type: ignore[assignment]
+    bench.send(generate(1, 50, num_choices=2))
+    bench.step()
+    (failed,) = bench.messages(Failed, 1)
+    assert failed.message == str(error)
+    assert constraints.is_open == [False]
     assert bench.is_idle

@@ -7,6 +7,7 @@ arrive together compute it once, and so do two that are the same.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -97,7 +98,7 @@ class Admission:
             self.waiting.remove(request)
             try:
                 samplers = self._make_samplers(request)
-            except InvalidRequest as error:
+            except MilepostError as error:
                 yield request, error
                 continue
             self._begin(request, samplers)
@@ -124,15 +125,26 @@ class Admission:
         return False
 
     def _make_samplers(self, request: Request) -> list[Sampler]:
-        params = request.message.sampling
-        samplers = []
-        for index in range(request.message.num_choices):
-            seed = seed_of_choice(params.seed, index)
-            constraint = self._constraints.make(request.message)
-            sampler = Sampler(self._memory.context, params, seed, constraint)
-            sampler.prime(request.prompt)
-            samplers.append(sampler)
+        """Make those of all choices; an error leaves none open."""
+        samplers: list[Sampler] = []
+        with contextlib.ExitStack() as stack:
+            for index in range(request.message.num_choices):
+                sampler = self._make_sampler(request.message, index)
+                stack.callback(sampler.close)
+                sampler.prime(request.prompt)
+                samplers.append(sampler)
+            stack.pop_all()
         return samplers
+
+    def _make_sampler(self, message: Generate, index: int) -> Sampler:
+        constraint = self._constraints.make(message)
+        seed = seed_of_choice(message.sampling.seed, index)
+        try:
+            return Sampler(self._memory.context, message.sampling, seed, constraint)
+        except BaseException:
+            if constraint is not None:
+                constraint.close()
+            raise
 
     def _begin(self, request: Request, samplers: list[Sampler]) -> None:
         """Take the slots of a request; its first choice computes the prompt for all."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from milepost.errors import InvalidRequest
+from milepost.errors import InvalidRequest, NotSupported
 from milepost.libllama import Candidates, Grammar, Library, Model, Vocab
 from milepost.protocol.messages import Generate
 
@@ -145,7 +145,8 @@ class ConstraintMaker:
     def make(self, message: Generate) -> Constraint | None:
         """Return the constraint of a choice, None when there is none.
 
-        Raises InvalidRequest when the grammar cannot be parsed.
+        Raises InvalidRequest when the grammar cannot be parsed, NotSupported when the vocabulary
+        is one that llguidance cannot use.
         """
         vocab = self._model.vocab
         if message.constraint:
@@ -171,6 +172,11 @@ class ConstraintMaker:
         if self._table is None:
             self.prepare()
         assert self._table is not None
+        if error := self._table.exception():  # not raised itself: it would grow each time
+            raise NotSupported(
+                f"the vocabulary of this model cannot be used for grammars ({error}); leave out "
+                "response_format, required tools and strict ones"
+            )
         return self._table.result()
 
 
