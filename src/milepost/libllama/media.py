@@ -97,7 +97,8 @@ Piece = TextPiece | MediaPiece
 class Projector:
     """Owns an `mtmd_context`; close it before its model.
 
-    `lay_out` may be called while another thread is in `encode`; both only by one thread each.
+    `lay_out` may be called by two threads at once, and while one of them is in `encode`, which is
+    for one thread. The reason of an error may then be that of the other thread's.
     """
 
     def __init__(self, model: Model, path: Path, params: ProjectorParams) -> None:

@@ -44,14 +44,15 @@ class NativeLog:
         The innermost function knows best and logs first, but says it in its own terms; the ones
         around it add what they were doing, and that it failed. Empty when nothing was logged.
         """
-        lines = [LOG_PREFIX.sub("", line) for line in self._recent_errors]
+        # A list at once: another thread of the library may log meanwhile.
+        lines = [LOG_PREFIX.sub("", line) for line in list(self._recent_errors)]
         self._recent_errors.clear()
         telling = [line for line in lines if not SAYS_ONLY_THAT_IT_FAILED.match(line)]
         return (telling or lines or [""])[-1]
 
     def warn_of_errors(self) -> None:
         """Log the errors that nobody took: they did not make a call fail. Forget them."""
-        for line in dict.fromkeys(self._recent_errors):
+        for line in dict.fromkeys(list(self._recent_errors)):
             logger.warning("%s", line)
         self._recent_errors.clear()
 
