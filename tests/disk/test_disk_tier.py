@@ -402,3 +402,13 @@ def test_without_cells_states_are_kept_some_thousand_tokens_apart(tmp_path: Path
     chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
     run.close()
     assert chosen == [2500, 5000, 7500, 8500, 9000]
+
+
+def test_the_states_around_the_last_image_are_kept(tmp_path: Path) -> None:
+    run, tokens = Run(tmp_path, "recurrent"), history(2000)
+    places = {300: "media", 400: "media", 500: "media", 600: "media", 700: "chunk", 800: "chunk"}
+    for end, kind in {**places, 900: "chunk"}.items():
+        run.compute(tokens[:end], kind)
+    chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
+    run.close()
+    assert chosen == [500, 600, 800, 900]

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # Where a later run will want to go on from a history, besides its last states.
 KEPT_KINDS = ("system_end", "date", "divergence", "last_user", "breakpoint")
 NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
+NUM_LAST_MEDIA = 2  # right before and behind the last image, which is often replaced
 # Others may take so many times the bytes of the cells between them. Arbitrary: with a hybrid of 27B
 # they are 1,200 tokens apart.
 MAX_STATE_SHARE = 2.0
@@ -279,6 +280,7 @@ def choose_saved(path: Path) -> list[Checkpoint]:
     """
     checkpoints = path.checkpoints
     last = checkpoints[-NUM_LAST_CHECKPOINTS:]
+    last += [held for held in checkpoints if held.kind == "media"][-NUM_LAST_MEDIA:]
     gap = choose_gap(path)
     chosen: list[Checkpoint] = []
     for held in checkpoints:
