@@ -122,6 +122,7 @@ class CacheSettings:
             unit="GiB per day",
             minimum=-1,
             shown_default="-1: none",
-            help="Most that is written to the disk cache in a day.",
+            help="Most that is written to the disk cache in a day; what the projector encoded "
+            "(--media-cache) does not count.",
         ),
     )

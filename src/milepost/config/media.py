@@ -79,7 +79,7 @@ class MediaSettings(CacheSettings):
             unit="MiB",
             minimum=0,
             help="Memory for images and audio as the projector encoded them, and as much again on "
-            "disk where there is a disk cache; 0: none.",
+            "disk where there is a disk cache, besides its own limits; 0: none.",
         ),
     )
 
