@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
@@ -87,7 +88,13 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
     tokens, found_positions = services.tokenizer.tokenize_with_positions(exact, offsets)
     positions = dict(zip(offsets, found_positions, strict=True))
     boundaries = tuple(
-        Boundary(positions[each.offset], each.kind, each.message_index, each.role)
+        Boundary(
+            positions[each.offset],
+            each.kind,
+            each.message_index,
+            each.role,
+            num_media=bisect_right(media, each.offset),
+        )
         for each in found.boundaries
     )
     rules = read_rules(services, fields, wishes)

@@ -7,7 +7,7 @@ keys of a prompt t0 t1 b0 b1 -1 -2 -3 e0 t2 ...    b, e: marks of begin and end,
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ import numpy as np
 from milepost.engine.media_keys import PieceSize, make_keys
 from milepost.errors import InvalidRequest
 from milepost.libllama.media import MediaPiece, Piece, count_tokens
-from milepost.protocol.messages import Generate, MediaRef
+from milepost.protocol.messages import Boundary, Generate, MediaRef
 
 KEY_BYTES = 32
 MAX_MEDIA = 4096  # of a prompt; arbitrary: hundreds of screenshots are a long day
@@ -74,11 +74,12 @@ def expand_prompt(
 ) -> ExpandedPrompt:
     """Return a prompt with its media in it; raises InvalidRequest where they cannot stand so.
 
-    A boundary at the place of a media is before it: what ends there is the text.
+    A boundary at the place of a media may stand on either side of it, as its `num_media` says.
     """
     if not message.media:
         return ExpandedPrompt(message, tokens, ())
     check_refs(message.media, len(tokens))
+    check_boundaries(message.boundaries, message.media)
     parts: list[np.ndarray] = []
     spans: list[MediaSpan] = []
     added = [0]  # by the first media, the first two, ...
@@ -92,9 +93,8 @@ def expand_prompt(
         added.append(added[-1] + layout.num_tokens)
     keys = np.concatenate([*parts, tokens[start:]]).astype(np.int32)
     keys.flags.writeable = False
-    places = [ref.pos for ref in message.media]
     boundaries = tuple(
-        msgspec.structs.replace(found, pos=found.pos + added[bisect_left(places, found.pos)])
+        msgspec.structs.replace(found, pos=found.pos + added[found.num_media])
         for found in message.boundaries
     )
     return ExpandedPrompt(
@@ -116,6 +116,18 @@ def check_refs(media: Sequence[MediaRef], num_tokens: int) -> None:
         last = ref.pos
         if len(ref.key) != KEY_BYTES:
             raise InvalidRequest(f"the key of a media has {len(ref.key)} bytes, not {KEY_BYTES}")
+
+
+def check_boundaries(boundaries: Sequence[Boundary], media: Sequence[MediaRef]) -> None:
+    """Raise InvalidRequest for a boundary on the wrong side of media that stand elsewhere."""
+    places = [ref.pos for ref in media]
+    for found in boundaries:
+        least, most = bisect_left(places, found.pos), bisect_right(places, found.pos)
+        if not least <= found.num_media <= most:
+            raise InvalidRequest(
+                f"a boundary at token {found.pos} has {found.num_media} media before it, but there "
+                f"are {least} to {most}"
+            )
 
 
 def _find_spans(layout: MediaLayout, ref: MediaRef, start: int) -> list[MediaSpan]:

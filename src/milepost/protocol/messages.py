@@ -17,7 +17,7 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 8  # counts up with every change of a message
+PROTOCOL_VERSION = 9  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
@@ -68,6 +68,7 @@ class Boundary(msgspec.Struct, frozen=True, array_like=True):
     kind: BoundaryKind
     message_index: int = -1  # of the message that ends there
     role: str = ""
+    num_media: int = 0  # how many of the prompt's media stand before it
 
 
 class ReasoningLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from tests.fakes.engine import MODEL
 from tests.unit.api.conftest import Api
 from tests.unit.media.pictures import picture, png_of_header, saved, wav
 
+from milepost.chat.builtin_templates import BUILTIN_TEMPLATES
 from milepost.config import MediaInputSettings, Settings
 
 SEEING = msgspec.structs.replace(MODEL, has_vision=True)
@@ -46,6 +47,19 @@ def test_an_image_reaches_the_engine_with_its_place_and_content(api: Api) -> Non
     assert (ref.kind, ref.width, ref.height) == ("image", 4, 2)
     assert bytes(list(spec.tokens[ref.pos - 4 : ref.pos + 4])) == b"looklook"
     assert len(spec.media_data[ref.key]) == 24
+
+
+@pytest.mark.parametrize("template", ["chatglm4", "bailing", "deepseek3", "chatml"])
+def test_images_at_the_end_of_a_message_stand_before_its_boundary(api: Api, template: str) -> None:
+    api.engine.model, api.template = SEEING, BUILTIN_TEMPLATES[template]
+    text = {"type": "text", "text": "look"}
+    answer = {"role": "assistant", "content": "ok"}
+    messages = [*user(text, image()), answer, *user(image(), text, image(), image())]
+    assert api.chat(messages=messages).status_code == 200
+    found = {(each.kind, each.message_index): each for each in api.engine.specs[0].boundaries}
+    assert found["message_end", 0].num_media == 1
+    assert found["message_end", 1].num_media == 1
+    assert found["prompt_end", 2].num_media == 4
 
 
 def test_the_same_image_is_not_decoded_again_but_can_be(api: Api) -> None:

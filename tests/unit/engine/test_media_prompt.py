@@ -64,12 +64,20 @@ def test_the_same_media_has_the_same_keys_everywhere() -> None:
 
 
 def test_boundaries_count_the_media_before_them() -> None:
-    boundaries = tuple(Boundary(pos, "message_end", pos, "user") for pos in (1, 2, 3, 6))
+    places = ((1, 0), (2, 0), (2, 1), (2, 2), (3, 2), (6, 2), (6, 3))
+    boundaries = tuple(Boundary(pos, "message_end", pos, "user", count) for pos, count in places)
     asked = message(image(2), image(2), image(6), boundaries=boundaries)
     expanded = expand_prompt(asked, TOKENS, lay_out)
-    # What stands at the place of a boundary comes behind it.
-    assert [found.pos for found in expanded.message.boundaries] == [1, 2, 3 + 16, 6 + 16]
-    assert [found.message_index for found in expanded.message.boundaries] == [1, 2, 3, 6]
+    moved = [found.pos for found in expanded.message.boundaries]
+    assert moved == [1, 2, 2 + 8, 2 + 16, 3 + 16, 6 + 16, 6 + 24]
+    assert [found.message_index for found in expanded.message.boundaries] == [1, 2, 2, 2, 3, 6, 6]
+
+
+@pytest.mark.parametrize(("pos", "count"), [(1, 1), (2, 3), (3, 1), (3, -1)])
+def test_boundaries_on_the_wrong_side_of_media_are_refused(pos: int, count: int) -> None:
+    asked = message(image(2), image(2), boundaries=(Boundary(pos, "date", num_media=count),))
+    with pytest.raises(InvalidRequest, match=f"a boundary at token {pos} has {count} media"):
+        expand_prompt(asked, TOKENS, lay_out)
 
 
 @pytest.mark.parametrize("places", [(3, 2), (-1,), (7,)])
