@@ -70,16 +70,17 @@ def resolve(part: Schema | bool, root: Schema) -> Schema:
 
 def may_be_string(part: Schema | bool, root: Schema) -> bool:
     """Return whether a string can be a value of a schema, as far as its types tell."""
-    schema = resolve(part, root)
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        return any(isinstance(value, str) for value in constants_of(schema) or ())
-    if "type" in schema:
-        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        return "string" in kinds
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            return any(may_be_string(one, root) for one in schema[key])
-    return not {"properties", "items"} & schema.keys()
+    waiting: list[Schema | bool] = [part]
+    seen: set[int] = set()  # alternatives may refer to what they are alternatives of
+    while waiting:
+        schema = resolve(waiting.pop(), root)
+        if id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        if _is_for_string(schema):
+            return True
+        waiting += _alternatives(schema)
+    return False
 
 
 def constants_of(schema: Schema) -> list[Any] | None:
@@ -87,6 +88,28 @@ def constants_of(schema: Schema) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _is_for_string(schema: Schema) -> bool:
+    """Return whether a schema takes strings, whatever its alternatives take."""
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        return any(isinstance(value, str) for value in constants_of(schema) or ())
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return "string" in kinds
+    return not {"properties", "items"} & schema.keys() and _find_list(schema) is None
+
+
+def _alternatives(schema: Schema) -> list[Schema | bool]:
+    """Return the schemas of which a value follows one, where they decide about its type."""
+    if {"const", "type"} & schema.keys() or isinstance(schema.get("enum"), list):
+        return []
+    return _find_list(schema) or []
+
+
+def _find_list(schema: Schema) -> list[Schema | bool] | None:
+    lists = (schema.get(key) for key in ("anyOf", "oneOf"))
+    return next((found for found in lists if isinstance(found, list)), None)
 
 
 def _follow(pointer: str, root: Schema) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.chat import reply_samples as samples
 from tests.unit.chat.grammar_walks import Walker, is_valid
 
-from milepost.chat.call_schemas import CallableTool
+from milepost.chat.call_schemas import CallableTool, may_be_string
 from milepost.chat.grammar import ReplyWish, opening_of, write_reply_grammar
 from milepost.chat.grammar_writer import GrammarWriter, SpecialTokens
 from milepost.chat.reply_events import CallArguments, CallEnd, CallStart
@@ -245,6 +245,36 @@ def test_a_call_without_a_marker_is_held_to_its_schema_where_it_is_strict() -> N
         reply_format=samples.LLAMA3, reasoning="possible", tools=make_tools(is_strict=False)
     )
     assert write_reply_grammar(wish, SpecialTokens()) == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "takes_text"),
+    [
+        ([{"type": "string"}], True),
+        ([{"type": "integer"}], False),
+        ([{"$ref": "#/$defs/A"}] * 20 + [{"oneOf": [{"$ref": "#/$defs/A"}]}], False),
+    ],
+)
+def test_alternatives_that_refer_to_themselves_are_followed_once(
+    others: list[dict[str, Any]], takes_text: bool
+) -> None:
+    part = {"anyOf": [{"$ref": "#/$defs/A"}, *others]}
+    assert may_be_string({"$ref": "#/$defs/A"}, {"$defs": {"A": part}}) == takes_text
+
+
+def test_a_tagged_call_may_have_an_argument_that_refers_to_itself() -> None:
+    part = {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "string"}]}
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/A"}},
+        "required": ["x"],
+        "additionalProperties": False,
+        "$defs": {"A": part},
+    }
+    walker = make_walker("qwen3_coder", tools=[CallableTool("f", schema, True)], must_call=True)
+    assert walker.accepts(
+        "<tool_call>\n<function=f>\n<parameter=x>\nab\n</parameter>\n</function>\n</tool_call>"
+    )
 
 
 VALUE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
