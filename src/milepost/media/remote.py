@@ -75,7 +75,7 @@ class RemoteFetcher:
                 raise _refusal(where, f"cannot be fetched: {reason}") from error
             if isinstance(found, bytes):
                 return found
-            url = urljoin(url, found)
+            url = _redirected(url, found, where)
         raise _refusal(where, f"has more than {MAX_REDIRECTS} redirects")
 
     @contextlib.contextmanager
@@ -165,6 +165,13 @@ def _split(url: str, where: str) -> SplitResult:
     if not url.isascii():
         raise _refusal(where, "is a URL with other characters than ASCII; escape them")
     return parts
+
+
+def _redirected(url: str, location: str, where: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        raise _refusal(where, f"redirects to {location[:100]!r}, which is no valid URL") from error
 
 
 def _connect_to_one(places: list[Place], deadline_s: float) -> socket.socket:

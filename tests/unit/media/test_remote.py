@@ -85,6 +85,13 @@ def test_a_redirect_to_another_scheme_is_not_followed(files: Files, target: str)
         fetcher().fetch(f"{files.url}/a", "w")
 
 
+@pytest.mark.parametrize("target", ["http://[::1", "//[x]/a"])
+def test_a_redirect_to_what_is_no_url_is_refused(files: Files, target: str) -> None:
+    files.redirects["/a"] = target
+    with pytest.raises(InvalidRequest, match="w redirects to .* no valid URL"):
+        fetcher().fetch(f"{files.url}/a", "w")
+
+
 def test_redirects_end_somewhere(files: Files) -> None:
     files.redirects["/a"] = "/a"
     with pytest.raises(InvalidRequest, match="w has more than 3 redirects"):
