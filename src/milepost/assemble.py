@@ -111,7 +111,7 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
         templates=templates,
         boundaries=BoundaryFinder(templates, ReplyPlacer(replies, model.vocab)),
         tokenizer=PromptTokenizer(model.vocab),
-        media=MediaLoader(settings.media),
+        media=MediaLoader(settings.media, settings.server.max_body_bytes),
         settings=settings,
         model_name=settings.model_name,
         created=int(time.time()),

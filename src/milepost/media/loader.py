@@ -3,7 +3,8 @@
 An agent sends all its screenshots with every turn. So what a source was found to stand for is
 remembered, by a hash of the source: on later turns nothing is decoded, for the engine has what it
 needs of media that it has seen. Should it ask for their bytes all the same, they are decoded then.
-Decoded bytes are kept no longer than the request, and no more of them than `MAX_HELD_BYTES`.
+Decoded bytes are kept no longer than the request, and of all requests together no more than
+`MAX_HELD_BYTES`: what is beyond that is decoded again if the engine asks for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
+from weakref import WeakSet
 
 from milepost.chat.media_parts import MediaPart
 from milepost.config import MediaInputSettings
@@ -29,7 +31,7 @@ from milepost.media.sources import MediaSources
 T = TypeVar("T")
 
 MAX_REMEMBERED = 16_384  # sources; arbitrary, some 300 bytes each
-MAX_HELD_BYTES = 256 << 20  # decoded, of one request; arbitrary
+MAX_HELD_BYTES = 256 << 20  # decoded, of all requests; arbitrary
 NUM_FETCHING_THREADS = 4  # they wait for others' servers
 
 
@@ -54,7 +56,7 @@ class MediaFiles:
         return await self._readers[key].read()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class MediaReader:
     """How to get at the decoded bytes of one image or audio."""
 
@@ -74,9 +76,16 @@ class MediaLoader:
     """Loads the media of requests; owned by the app, used on its event loop."""
 
     def __init__(
-        self, settings: MediaInputSettings, is_allowed: Callable[[Address], bool] = is_public
+        self,
+        settings: MediaInputSettings,
+        max_fetched_bytes: int,  # of one request
+        is_allowed: Callable[[Address], bool] = is_public,
+        max_held_bytes: int = MAX_HELD_BYTES,
     ) -> None:
         self._settings = settings
+        self._max_fetched_bytes = max_fetched_bytes
+        self._max_held_bytes = max_held_bytes
+        self._holders: WeakSet[MediaReader] = WeakSet()  # those of running requests that hold bytes
         fetcher = RemoteFetcher(
             max_bytes=settings.max_bytes, timeout_s=settings.remote_timeout_s, is_allowed=is_allowed
         )
@@ -90,7 +99,7 @@ class MediaLoader:
         """Return what the media parts of a request stand for, in their order.
 
         `audio_rate` is in samples per second. Raises InvalidRequest for a part that is not
-        allowed, cannot be had, or is no image or audio, and for too many parts.
+        allowed, cannot be had, or is no image or audio, and for too many or too large ones.
         """
         if len(parts) > self._settings.max_count:
             raise InvalidRequest(
@@ -99,19 +108,18 @@ class MediaLoader:
                 "--media-max-count",
                 param="messages",
             )
-        files = await asyncio.gather(*(self._fetch(part) for part in parts))
+        files = await self._fetch_all(parts)
         facts: list[MediaFacts] = []
         readers: dict[bytes, MediaReader] = {}
-        num_held = 0
-        for part, file in zip(reversed(parts), reversed(files), strict=True):
+        for part in reversed(parts):
             # The latest come first: they are the likeliest to be new, and asked for.
+            file = files.get(part.source)
             work = _Decoding(self._sources, self._settings, part, audio_rate, file)
             found, decoded = await self._run(self._decoding, partial(self._look_at, work))
             facts.insert(0, found)
             reader = readers.setdefault(found.key, MediaReader(work.decode, self._decoding))
-            if decoded is not None and num_held + len(decoded.data) <= MAX_HELD_BYTES:
-                num_held += len(decoded.data)
-                reader.held = decoded.data
+            if decoded is not None:
+                self._hold(reader, decoded.data)
         return MediaFiles(facts, readers)
 
     def forget(self) -> None:
@@ -123,11 +131,31 @@ class MediaLoader:
         self._decoding.shutdown(wait=False, cancel_futures=True)
         self._fetching.shutdown(wait=False, cancel_futures=True)
 
-    async def _fetch(self, part: MediaPart) -> bytes | None:
-        """Return the file of a part; None if it is in the request."""
-        if self._sources.is_inside(part):
-            return None
-        return await self._run(self._fetching, partial(self._sources.read, part))
+    async def _fetch_all(self, parts: Sequence[MediaPart]) -> dict[str, bytes]:
+        """Return the files that are not in the request by their sources, each fetched once."""
+        firsts: dict[str, MediaPart] = {}
+        for part in parts:
+            if not self._sources.is_inside(part):
+                firsts.setdefault(part.source, part)
+        amount = _FetchedAmount(self._max_fetched_bytes)
+        tasks = [asyncio.ensure_future(self._fetch(part, amount)) for part in firsts.values()]
+        try:
+            return dict(zip(firsts, await asyncio.gather(*tasks), strict=True))
+        finally:
+            for task in tasks:  # where one failed nobody wants the others
+                task.cancel()
+
+    async def _fetch(self, part: MediaPart, amount: _FetchedAmount) -> bytes:
+        file = await self._run(self._fetching, partial(self._sources.read, part))
+        amount.add(len(file), part)
+        return file
+
+    def _hold(self, reader: MediaReader, data: bytes) -> None:
+        """Keep decoded bytes as long as their request, if there is room for them."""
+        num_held = sum(len(each.held or b"") for each in self._holders)
+        if reader.held is None and num_held + len(data) <= self._max_held_bytes:
+            reader.held = data
+            self._holders.add(reader)
 
     def _look_at(self, work: _Decoding) -> tuple[MediaFacts, DecodedMedia | None]:
         """Return what a source stands for, and its decoded bytes unless it was known.
@@ -147,6 +175,25 @@ class MediaLoader:
 
     async def _run(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, work)
+
+
+@dataclass(slots=True)
+class _FetchedAmount:
+    """Counts the bytes of files that one request names without sending them."""
+
+    max_bytes: int
+    num_bytes: int = 0
+
+    def add(self, num_bytes: int, part: MediaPart) -> None:
+        """Count a file; raises InvalidRequest for one too many."""
+        self.num_bytes += num_bytes
+        if self.num_bytes > self.max_bytes:
+            raise InvalidRequest(
+                f"{part.where} is one too many: the files that the request names have over "
+                f"{self.max_bytes} bytes together; name fewer, or start the server with a larger "
+                "--max-body-mib",
+                param="messages",
+            )
 
 
 @dataclass(frozen=True, slots=True)

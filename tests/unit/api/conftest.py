@@ -44,7 +44,7 @@ class Api:
             templates=templates,
             boundaries=BoundaryFinder(templates, ReplyPlacer(replies, vocab)),
             tokenizer=PromptTokenizer(vocab),
-            media=MediaLoader(self.settings.media),
+            media=MediaLoader(self.settings.media, self.settings.server.max_body_bytes),
             settings=self.settings,
             model_name="tiny",
             created=1_700_000_000,

@@ -27,12 +27,14 @@ def part(image: Image.Image, index: int = 0, kind: str = "PNG") -> MediaPart:
     return MediaPart("image", f"messages[0].content[{index}]", url)
 
 
-def run(test: Test, **settings: Any) -> None:
-    """Run a test with a loader of its own."""
+def run(test: Test, max_fetched_bytes: int = 1 << 20, **settings: Any) -> None:
+    """Run a test with a loader of its own, which holds 100 decoded bytes."""
 
     async def with_loader() -> None:
         here = ipaddress.ip_address("127.0.0.1")
-        loader = MediaLoader(MediaInputSettings(**settings), is_allowed=lambda each: each == here)
+        loader = MediaLoader(
+            MediaInputSettings(**settings), max_fetched_bytes, lambda each: each == here, 100
+        )
         try:
             await test(loader)
         finally:
@@ -111,6 +113,47 @@ def test_urls_are_fetched_side_by_side_and_where_allowed_only() -> None:
             assert changed.facts[0].width == 6
 
     run(test, allow_remote=True)
+
+
+def test_an_url_that_comes_twice_is_fetched_once() -> None:
+    async def test(loader: MediaLoader) -> None:
+        with file_server() as server:
+            server.bodies = {"/a": saved(picture())}
+            parts = [MediaPart("image", f"p{i}", f"{server.url}/a") for i in range(3)]
+            files = await loader.load([parts[0], part(picture()), *parts[1:]], 0)
+            assert len({facts.key for facts in files.facts}) == 1
+            assert server.asked == ["/a"]
+
+    run(test, allow_remote=True)
+
+
+def test_files_that_are_too_large_together_are_refused() -> None:
+    file = saved(picture())
+
+    async def test(loader: MediaLoader) -> None:
+        with file_server() as server:
+            server.bodies = dict.fromkeys(("/a", "/b", "/c"), file)
+            urls = [server.url + path for path in server.bodies]
+            parts = [MediaPart("image", f"p{i}", url) for i, url in enumerate(urls)]
+            assert len((await loader.load(parts[:2], 0)).facts) == 2
+            with pytest.raises(InvalidRequest, match=r"^p\d is one too many: .* --max-body-mib"):
+                await loader.load(parts, 0)
+
+    run(test, allow_remote=True, max_fetched_bytes=2 * len(file))
+
+
+def test_decoded_bytes_of_all_requests_together_are_limited() -> None:
+    async def test(loader: MediaLoader) -> None:
+        colors = ("red", "lime", "blue")
+        parts = [part(Image.new("RGB", (5, 4), color)) for color in colors]  # 60 bytes each
+        first = await loader.load(parts[:1], 0)
+        second = await loader.load(parts[1:2], 0)
+        assert (len(first.held), len(second.held)) == (1, 0)
+        assert await read_all(second) == [b"\0\xff\0" * 20]
+        del first
+        assert len((await loader.load(parts[2:], 0)).held) == 1
+
+    run(test)
 
 
 def test_the_loop_runs_on_while_an_image_is_decoded() -> None:
