@@ -114,7 +114,8 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         specials = services.special_tokens
         constraint = make_constraint(rules, reply_format, state, specials, services.grammars)
     tools = conversation.tools or ()
-    plan = plan_reply(reply_format, generation_part, tools, wishes)
+    called = [tool for tool in tools if rules.choice.allows(tool["function"]["name"])]
+    plan = plan_reply(reply_format, generation_part, called, wishes)
     prompt = Prompt(
         tokens,
         boundaries,

@@ -57,6 +57,7 @@ class ReplyWish:
     must_call: bool = False
     takes_words: bool = False  # a call that must come may have a few words before it
     takes_several: bool = True  # calls
+    is_narrowed: bool = False  # the prompt tells of more tools than may be called
     schema: Schema | None = None  # of its text; None: any text
 
 
@@ -77,9 +78,18 @@ def write_reply_grammar(wish: ReplyWish, specials: SpecialTokens) -> str:
         return writer.finish(_write_forced(wish, calls, writer))
     if opening_of(calls):
         return writer.finish(_write_lazy(wish, calls, writer))
-    if any(tool.is_strict for tool in wish.tools):
+    if must_hold_calls(wish.tools, takes_several=wish.takes_several, is_narrowed=wish.is_narrowed):
         return writer.finish(_write_bare(wish, calls, writer))
     return ""
+
+
+def must_hold_calls(
+    tools: Sequence[CallableTool], *, takes_several: bool, is_narrowed: bool
+) -> bool:
+    """Return whether calls that need not come are asked to be more than well-formed."""
+    if not tools:
+        return False
+    return is_narrowed or not takes_several or any(tool.is_strict for tool in tools)
 
 
 def opening_of(calls: ToolCallFormat) -> str:

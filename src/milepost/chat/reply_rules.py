@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from milepost.chat.call_schemas import CallableTool
-from milepost.chat.grammar import ReasoningState, ReplyWish, write_reply_grammar
+from milepost.chat.grammar import (
+    ReasoningState,
+    ReplyWish,
+    must_hold_calls,
+    write_reply_grammar,
+)
 from milepost.chat.grammar_writer import Schema, SpecialTokens
 from milepost.chat.reply_format import ReplyFormat
 from milepost.chat.schema_check import GrammarChecker, prepare_schema
@@ -37,6 +42,10 @@ class ToolChoice:
         """Whether a reply without a call is none."""
         return self.mode in ("required", "named")
 
+    def allows(self, name: str) -> bool:
+        """Say whether a tool may be called, if any may."""
+        return not self.names or name in self.names
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRules:
@@ -50,8 +59,10 @@ class ReplyRules:
     @property
     def must_hold(self) -> bool:
         """Whether the request asks for something; else calls are only kept well-formed."""
-        strict = any(tool.is_strict for tool in self.tools)
-        return self.schema is not None or self.choice.must_call or strict
+        holds_calls = must_hold_calls(
+            self.tools, takes_several=self.takes_several, is_narrowed=bool(self.choice.names)
+        )
+        return self.schema is not None or self.choice.must_call or holds_calls
 
 
 # --- fields ------------------------------------------------------------------------------
@@ -114,7 +125,7 @@ def parse_tools(
     callable_tools = []
     for index, tool in enumerate(tools):
         function = tool["function"]
-        if choice.names and function["name"] not in choice.names:
+        if not choice.allows(function["name"]):
             continue
         is_exact = function.get("strict") is True
         schema = function.get("parameters") or {"type": "object", "properties": {}}
@@ -152,6 +163,7 @@ def make_constraint(
         must_call=rules.choice.must_call,
         takes_words=rules.choice.mode == "required",
         takes_several=rules.takes_several,
+        is_narrowed=bool(rules.choice.names),
         schema=rules.schema,
     )
     grammar = write_reply_grammar(wish, specials)

@@ -14,6 +14,7 @@ from tests.fakes.engine import delta, finished
 from tests.unit.api.conftest import Api
 from tests.unit.api.events import read_events
 from tests.unit.chat.reply_samples import make_tool
+from tests.unit.chat.reply_templates import calls, template
 
 from milepost.config import Settings
 from milepost.config.chat import ChatSettings
@@ -40,6 +41,23 @@ def stream(api: Api, *texts: str, reason: str = "eos", **fields: Any) -> list[An
     for event in events[:-1]:
         ChatCompletionChunk.model_validate(event, strict=True)
     return [event["choices"][0] for event in events[:-1]]
+
+
+def test_json_that_calls_a_tool_which_is_not_allowed_stays_text(api: Api) -> None:
+    api.template = template(
+        calls("""'{"name": "' ~ NAME ~ '", "parameters": ' ~ ARGUMENTS ~ '}'""")
+    )
+    reply = '{"name": "read", "parameters": {"path": "a.py"}}'
+    assert ask(api, reply)["message"]["tool_calls"]
+    allowed = [{"type": "function", "function": {"name": "write"}}]
+    choice = ask(
+        api,
+        reply,
+        tools=[*TOOLS, make_tool("write")],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": allowed}},
+    )
+    assert choice["message"].get("tool_calls") is None
+    assert choice["message"]["content"] == reply
 
 
 def test_a_message_has_reasoning_content_and_calls(api: Api) -> None:

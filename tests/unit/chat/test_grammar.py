@@ -247,6 +247,21 @@ def test_a_call_without_a_marker_is_held_to_its_schema_where_it_is_strict() -> N
     assert write_reply_grammar(wish, SpecialTokens()) == ""
 
 
+def test_one_call_without_a_marker_is_one_where_several_are_not_wanted() -> None:
+    walker = make_walker("llama3", tools=make_tools(is_strict=False), takes_several=False)
+    call = '{"name": "find_all", "parameters": {"any": 1}}'
+    assert walker.accepts(call)
+    assert walker.taken_of(f"{call}; {call}") == call
+    assert walker.accepts("Text.")
+
+
+def test_a_call_without_a_marker_is_of_an_allowed_tool_where_there_are_others() -> None:
+    tools = make_tools(is_strict=False)[:1]
+    walker = make_walker("llama3", tools=tools, is_narrowed=True)
+    assert walker.accepts(f'{{"name": "{tools[0].name}", "parameters": {{}}}}')
+    assert walker.taken_of('{"name": "other"') == '{"name": "'
+
+
 @pytest.mark.parametrize(
     ("others", "takes_text"),
     [

@@ -188,6 +188,15 @@ def test_only_tools_that_replies_are_held_to_need_a_good_schema() -> None:
         parse_tools(tools, ToolChoice(), GrammarChecker())
 
 
+def test_what_is_asked_of_calls_must_be_held_where_there_are_tools() -> None:
+    tools = parse_tools([tool("a")], ToolChoice(), GrammarChecker())
+    some = ToolChoice("auto", ("a",))
+    assert not ReplyRules(tools=tools).must_hold
+    assert not ReplyRules(takes_several=False).must_hold
+    assert ReplyRules(tools=tools, takes_several=False).must_hold
+    assert ReplyRules(tools=tools, choice=some).must_hold
+
+
 def test_a_call_cannot_be_forced_where_the_format_of_calls_is_unknown() -> None:
     tools = parse_tools([tool("a")], ToolChoice("required"), GrammarChecker())
     rules = ReplyRules(tools=tools, choice=ToolChoice("required"))
