@@ -113,6 +113,13 @@ def test_the_next_turn_goes_on_behind_images(engine: RunningEngine, places: Plac
     assert report(second).num_media == len(places) + 1
 
 
+def test_a_prompt_may_be_nothing_but_images(engine: RunningEngine, kind: models.Kind) -> None:
+    first = ask(engine, [], [(0, THREE)])
+    assert first.end.num_prompt_tokens == NUM_TOKENS[kind]
+    second = ask(engine, [], [(0, THREE), (0, ONE)])
+    assert second.end.num_prompt_tokens == 2 * NUM_TOKENS[kind]
+
+
 def test_a_removed_image_leaves_what_stands_before_it(
     engine: RunningEngine, kind: models.Kind
 ) -> None:

@@ -186,7 +186,7 @@ def plan_completion(
     """
     num_context_tokens = services.model.num_context_tokens
     for prompt in prompts:
-        if not prompt.tokens:
+        if not prompt.tokens and not prompt.media:
             raise InvalidRequest("the prompt has no tokens", param="prompt")
         if len(prompt.tokens) >= num_context_tokens:
             raise ContextExceeded(len(prompt.tokens), num_context_tokens)

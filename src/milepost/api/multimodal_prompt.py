@@ -11,7 +11,7 @@ import base64
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
@@ -48,20 +48,25 @@ async def prepare_raw_prompts(
 
 def draft_prompts(tokenizer: PromptTokenizer, prompt: object) -> list[Draft]:
     """Tokenise the prompts; raises InvalidRequest as `tokenize_raw` does."""
-    if isinstance(prompt, Mapping):
-        prompt = [prompt]
-    if not isinstance(prompt, list) or not any(map(_has_media, prompt)):
+    if _has_media(prompt):
+        return [_draft_multimodal(tokenizer, prompt, "prompt")]
+    if not isinstance(prompt, list) or not any(map(_has_media, prompt)) or _has_tokens(prompt):
         return [Draft(tokens) for tokens in tokenizer.tokenize_raw(prompt)]
     return [
         _draft_multimodal(tokenizer, item, f"prompt[{i}]")
         if _has_media(item)
-        else Draft(tokenizer.tokenize_raw(item)[0])
+        else Draft(tokenizer.tokenize_one(item, f"prompt[{i}]"))
         for i, item in enumerate(prompt)
     ]
 
 
-def _has_media(item: object) -> bool:
+def _has_media(item: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(item, Mapping) and bool(item.get("multimodal_data"))
+
+
+def _has_tokens(items: list[Any]) -> bool:
+    """Say whether a list is one prompt, of texts and tokens, and not one of prompts."""
+    return any(isinstance(item, int) and not isinstance(item, bool) for item in items)
 
 
 def _draft_multimodal(tokenizer: PromptTokenizer, item: Mapping[str, Any], where: str) -> Draft:
@@ -77,10 +82,7 @@ def _draft_multimodal(tokenizer: PromptTokenizer, item: Mapping[str, Any], where
             f"{len(data)} multimodal_data; send one for each",
             param="prompt",
         )
-    tokens = [
-        tokenizer.tokenize_mixed(piece, add_special=i == 0, parse_special=True)
-        for i, piece in enumerate(pieces)
-    ]
+    tokens = tokenizer.tokenize_around(pieces)
     parts = tuple(
         MediaPart(_guess_kind(each), f"{where}.multimodal_data[{i}]", each)
         for i, each in enumerate(data)

@@ -69,8 +69,32 @@ class PromptTokenizer:
         if isinstance(prompt, list) and not any(_is_int(item) for item in prompt):
             if not prompt:
                 raise _invalid("prompt is an empty list; send a string or a list of token ids")
-            return [self._tokenize_one(item, f"prompt[{i}]") for i, item in enumerate(prompt)]
-        return [self._tokenize_one(prompt, "prompt")]
+            return [self.tokenize_one(item, f"prompt[{i}]") for i, item in enumerate(prompt)]
+        return [self.tokenize_one(prompt, "prompt")]
+
+    def tokenize_one(self, prompt: object, where: str) -> list[int]:
+        """Return the tokens of one of those prompts, which errors call `where`."""
+        if isinstance(prompt, Mapping):
+            if prompt.get("multimodal_data"):
+                raise _invalid(f"{where} has multimodal_data, which works at /completion only")
+            prompt = prompt.get("prompt_string")
+        first = prompt[0] if isinstance(prompt, list) and prompt else prompt
+        add_special = not self._starts_with_bos(first)
+        tokens = self.tokenize_mixed(
+            prompt, add_special=add_special, parse_special=True, where=where
+        )
+        if not tokens:
+            raise _invalid(f"{where} is empty; send at least one token of text")
+        return tokens
+
+    def tokenize_around(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each piece of a raw prompt that is cut by media."""
+        return [
+            self.tokenize_mixed(
+                piece, add_special=i == 0 and not self._starts_with_bos(piece), parse_special=True
+            )
+            for i, piece in enumerate(pieces)
+        ]
 
     def tokenize_mixed(
         self, content: object, *, add_special: bool, parse_special: bool, where: str = "content"
@@ -184,22 +208,9 @@ class PromptTokenizer:
             positions.append(position)
         return positions
 
-    def _tokenize_one(self, prompt: object, where: str) -> list[int]:
-        if isinstance(prompt, Mapping):
-            if prompt.get("multimodal_data"):
-                raise _invalid(f"{where} has multimodal_data, which works at /completion only")
-            prompt = prompt.get("prompt_string")
-        first = prompt[0] if isinstance(prompt, list) and prompt else prompt
-        add_special = not (isinstance(first, str) and self._starts_with_bos(first))
-        tokens = self.tokenize_mixed(
-            prompt, add_special=add_special, parse_special=True, where=where
-        )
-        if not tokens:
-            raise _invalid(f"{where} is empty; send at least one token of text")
-        return tokens
-
-    def _starts_with_bos(self, text: str) -> bool:
-        return bool(self._vocab.bos_text) and text.startswith(self._vocab.bos_text)
+    def _starts_with_bos(self, first: object) -> bool:
+        bos = self._vocab.bos_text
+        return bool(bos) and isinstance(first, str) and first.startswith(bos)
 
     def _check_token(self, token: int, where: str) -> int:
         if not 0 <= token < self._vocab.num_tokens:

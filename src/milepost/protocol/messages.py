@@ -96,7 +96,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     """Prefill a prompt and decode `num_choices` continuations of it."""
 
     request_id: int  # chosen by the front end, unique for the life of the connection
-    tokens: bytes  # the prompt, little-endian int32, at least one token
+    tokens: bytes  # the prompt, little-endian int32; empty with media only
     sampling: SamplingParams
     max_tokens: int = -1  # per choice; -1: until the context is full; 0: prefill only
     stop: tuple[str, ...] = ()  # non-empty strings

@@ -30,6 +30,7 @@ def image(data: bytes | None = None) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+MULTIMODAL = {"prompt_string": "<__media__>d", "multimodal_data": [base64_of(saved(picture()))]}
 AUDIO = {"type": "input_audio", "input_audio": {"data": base64_of(wav(bytes(64))), "format": "wav"}}
 
 
@@ -176,6 +177,20 @@ def test_text_completions_with_and_without_media_may_be_mixed(api: Api) -> None:
     assert [len(spec.media) for spec in api.engine.specs] == [0, 1]
 
 
+def test_a_list_beside_a_multimodal_prompt_is_one_prompt(api: Api) -> None:
+    api.engine.model = SEEING
+    assert api.complete(path="/completion", prompt=[["a", "b"], MULTIMODAL]).status_code == 200
+    assert [bytes(spec.tokens) for spec in api.engine.specs] == [b"ab", b"d"]
+
+
+def test_a_prompt_may_be_nothing_but_an_image(api: Api) -> None:
+    api.engine.model = SEEING
+    prompt = {**MULTIMODAL, "prompt_string": "<__media__>"}
+    assert api.complete(path="/completion", prompt=prompt).status_code == 200
+    (spec,) = api.engine.specs
+    assert (len(spec.tokens), len(spec.media)) == (0, 1)
+
+
 def test_a_text_completion_takes_audio(api: Api) -> None:
     pytest.importorskip("soundfile")
     api.engine.model = HEARING
@@ -193,11 +208,14 @@ def test_a_text_completion_takes_audio(api: Api) -> None:
         ({"prompt_string": "a", "multimodal_data": 5}, "must be a list of base64 texts"),
         (
             {"prompt_string": "<__media__>a", "multimodal_data": ["AA"]},
-            "prompt[0].multimodal_data[0] cannot be decoded",
+            "prompt.multimodal_data[0] cannot be decoded",
         ),
+        ([MULTIMODAL, []], "prompt[1] is empty; send at least one token"),
+        (["a", {**MULTIMODAL, "prompt_string": "b"}], "prompt[1].prompt_string holds 0 times"),
+        ([7, MULTIMODAL], "prompt must be a string, or a list of strings and token ids, but"),
     ],
 )
-def test_bad_multimodal_prompts_get_a_sentence(api: Api, prompt: dict[str, Any], said: str) -> None:
+def test_bad_multimodal_prompts_get_a_sentence(api: Api, prompt: object, said: str) -> None:
     api.engine.model = SEEING
     answer = api.complete(path="/completion", prompt=prompt)
     assert answer.status_code == 400

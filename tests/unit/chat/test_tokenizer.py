@@ -120,6 +120,12 @@ def test_bad_raw_prompts_get_one_sentence(prompt: object, said: str) -> None:
     assert raised.value.param == "prompt"
 
 
+@pytest.mark.parametrize("first", ["a", "<|endoftext|>a"])
+def test_a_prompt_around_media_has_one_bos(first: str) -> None:
+    tokenizer = PromptTokenizer(FakeVocab(adds_bos=True))
+    assert tokenizer.tokenize_around([first, "b", ""]) == [[END_OF_TEXT, 97], [98], []]
+
+
 def test_mixed_content_is_tokenised_as_asked() -> None:
     tokenizer = PromptTokenizer(FakeVocab(adds_bos=True))
     content = ["<|im_end|>", 7, "a"]
