@@ -16,10 +16,14 @@ from typing import Generic, TypeVar
 import msgspec
 
 from milepost.errors import ProtocolError
-from milepost.protocol.messages import FromEngine, Message, ToEngine
+from milepost.protocol.messages import FromEngine, MediaData, Message, ToEngine
 
 HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 1 << 30  # arbitrary; a prompt of 10 million tokens has 40 MB
+# msgpack's binary data: none, and any number of bytes.
+EMPTY_BINARY = b"\xc4\x00"
+BINARY_HEAD = struct.Struct(">BI")
+BINARY_32 = 0xC6
 
 T = TypeVar("T")
 
@@ -30,6 +34,17 @@ def encode_frame(message: Message) -> bytes:
     """Return one message as a frame."""
     payload = _encoder.encode(message)
     return HEADER.pack(len(payload)) + payload
+
+
+def frame_parts(message: Message) -> tuple[bytes, ...]:
+    """Return one message as a frame in parts, of which the content of media is one: no copy."""
+    if not isinstance(message, MediaData):
+        return (encode_frame(message),)
+    empty = _encoder.encode(msgspec.structs.replace(message, data=b""))
+    assert empty.endswith(EMPTY_BINARY), "the data of a MediaData is its last field"
+    num_bytes = len(message.data)
+    head = empty.removesuffix(EMPTY_BINARY) + BINARY_HEAD.pack(BINARY_32, num_bytes)
+    return (HEADER.pack(len(head) + num_bytes) + head, message.data)
 
 
 class FrameReader(Generic[T]):

@@ -23,7 +23,7 @@ from milepost.errors import (
     MilepostError,
     Unavailable,
 )
-from milepost.protocol.framing import encode_frame
+from milepost.protocol.framing import frame_parts
 from milepost.protocol.messages import (
     Boundary,
     CacheAction,
@@ -426,7 +426,8 @@ class EngineClient:
 
     def _send(self, message: Message) -> None:
         if self._write is not None:
-            self._write(encode_frame(message))
+            for part in frame_parts(message):
+                self._write(part)
 
 
 def error_from(kind: str, message: str) -> MilepostError:

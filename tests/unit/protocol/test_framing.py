@@ -13,6 +13,7 @@ from milepost.protocol.framing import (
     MAX_FRAME_BYTES,
     encode_frame,
     engine_reader,
+    frame_parts,
     front_end_reader,
 )
 from milepost.protocol.messages import (
@@ -21,6 +22,7 @@ from milepost.protocol.messages import (
     Generate,
     GetStatus,
     LoadProgress,
+    MediaData,
     Shutdown,
 )
 from milepost.protocol.sampling import SamplingParams
@@ -113,3 +115,18 @@ def test_random_damage_is_a_message_or_refused() -> None:
 def test_fields_of_a_newer_version_are_ignored() -> None:
     payload = msgspec.msgpack.encode({"type": "Cancel", "request_id": 5, "why": "tired"})
     assert list(front_end_reader().feed(frame(payload))) == [Cancel(request_id=5)]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 255, 256, 70_000])
+def test_the_content_of_media_is_not_copied_into_its_frame(num_bytes: int) -> None:
+    data = random.Random(num_bytes).randbytes(num_bytes)
+    message = MediaData(key=b"k" * 32, data=data)
+    parts = frame_parts(message)
+    assert parts[-1] is data
+    assert list(front_end_reader().feed(b"".join(parts))) == [message]
+
+
+def test_the_frame_of_any_other_message_is_in_one_part() -> None:
+    assert [frame_parts(message) for message in MESSAGES] == [
+        (encode_frame(message),) for message in MESSAGES
+    ]

@@ -20,7 +20,7 @@ from milepost.errors import (
     QueueFull,
     Unavailable,
 )
-from milepost.protocol.framing import front_end_reader
+from milepost.protocol.framing import FrameReader, front_end_reader
 from milepost.protocol.messages import (
     CacheChanged,
     Cancel,
@@ -58,9 +58,10 @@ class Wire:
     """Takes the frames that a client writes."""
 
     sent: list[ToEngine] = field(default_factory=list)
+    reader: FrameReader[ToEngine] = field(default_factory=front_end_reader)
 
     def write(self, data: bytes) -> None:
-        self.sent += front_end_reader().feed(data)
+        self.sent += self.reader.feed(data)
 
 
 def ready_client(max_waiting: int = -1) -> tuple[EngineClient, Wire]:
