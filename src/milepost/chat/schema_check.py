@@ -24,6 +24,7 @@ MAX_SCHEMA_BYTES = 1 << 20  # as JSON
 # 0.2 s and 40,000 take 4 s, in which the engine does nothing else.
 LIMITS = LLParserLimits(max_grammar_size=20_000)
 MAX_CHECKED = 512  # grammars whose check is remembered; arbitrary
+MAX_TRIED = 64  # parts of a wrong schema, each of which is a grammar to compile; arbitrary
 MAX_REASON_CHARS = 300  # of what llguidance says; arbitrary
 
 EXACT = {"coerce_one_of": True}
@@ -59,11 +60,18 @@ def prepare_schema(
 
 
 def find_place(schema: Schema, reason: str, checker: GrammarChecker) -> tuple[str, str]:
-    """Return the path of the smallest part of a schema that is wrong, and what is wrong there."""
+    """Return the path of the smallest part of a schema that is wrong, and what is wrong there.
+
+    In a schema of very many parts it is the smallest that was found.
+    """
     path = ""
     part = schema
+    num_tried = 0
     while True:
         for step, child in _children(part):
+            num_tried += 1
+            if num_tried > MAX_TRIED:
+                return path, reason
             alone = as_root({**child, "x-guidance": schema["x-guidance"]}, schema)
             fault = checker.find_schema_fault(alone)
             if fault == reason or (fault.startswith(UNSATISFIABLE) and UNSATISFIABLE in reason):

@@ -115,6 +115,15 @@ def test_a_schema_that_is_too_deep_is_refused(depth: int) -> None:
         prepare_schema(schema, "s", GrammarChecker(), is_exact=False)
 
 
+@pytest.mark.parametrize(("num_before", "place"), [(60, ".properties.bad"), (64, "")])
+def test_the_place_in_a_schema_is_looked_for_in_64_parts(num_before: int, place: str) -> None:
+    parts = {f"p{i}": {"type": "integer"} for i in range(num_before)}
+    schema = {"type": "object", "properties": {**parts, "bad": {"type": "strin"}}}
+    with pytest.raises(InvalidRequest) as caught:
+        prepare_schema(schema, "s", GrammarChecker(), is_exact=True)
+    assert caught.value.param == f"s{place}"
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
