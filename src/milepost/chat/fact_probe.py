@@ -21,7 +21,11 @@ from milepost.chat.template_messages import TemplateTraits
 
 
 def probe_facts(
-    probe: Probe, traits: TemplateTraits, reply: ReplyFormat, fallback: ToolFallback | None
+    probe: Probe,
+    traits: TemplateTraits,
+    reply: ReplyFormat,
+    fallback: ToolFallback | None,
+    image_text: str,
 ) -> TemplateFacts:
     """Return what a template does with conversations; costs up to fifty small renderings."""
     frames = probe_frames(probe)
@@ -39,4 +43,5 @@ def probe_facts(
         later_system=treat_later_system(probe),
         consecutive_users=treat_consecutive_users(probe),
         consecutive_replies=treat_consecutive_replies(probe),
+        image_text=image_text,
     )

@@ -30,7 +30,7 @@ from milepost.chat.template_messages import (
     adapt_messages,
     wrap_arguments,
 )
-from milepost.chat.template_probe import probe_traits
+from milepost.chat.template_probe import find_image_text, probe_traits
 from milepost.chat.token_spans import media_span
 from milepost.chat.tool_fallback import (
     choose_calls,
@@ -111,7 +111,10 @@ class ChatTemplate:
     @cached_property
     def facts(self) -> TemplateFacts:
         """What the template does with conversations; learnt like `reply_format`."""
-        return probe_facts(self._probe, self._traits, self.reply_format, self._tool_fallback)
+        image_text = find_image_text(self._try_render)
+        return probe_facts(
+            self._probe, self._traits, self.reply_format, self._tool_fallback, image_text
+        )
 
     @cached_property
     def reply_markers(self) -> frozenset[str]:

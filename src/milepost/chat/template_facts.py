@@ -61,3 +61,4 @@ class TemplateFacts:
     later_system: Treatment
     consecutive_users: Treatment
     consecutive_replies: Treatment
+    image_text: str  # what stands for an image between texts; "" if images are not known

@@ -81,3 +81,8 @@ def _about_messages(facts: TemplateFacts) -> Iterator[str]:
         yield "A later system message is refused."
     if facts.consecutive_users == "refused":
         yield "Users and replies must alternate."
+    if facts.image_text != facts.image_text.strip():
+        yield (
+            f"The template writes {facts.image_text!r} for an image; here the marks of its "
+            "projector stand there, without white space beside them."
+        )

@@ -52,6 +52,21 @@ def probe_traits(source: str, try_render: TryRender) -> TemplateTraits:
     )
 
 
+def find_image_text(try_render: TryRender) -> str:
+    """Return what a template writes for an image between two texts, "" if that is nothing."""
+    texts = [{"type": "text", "text": MARKER + end} for end in "ab"]
+    shown = _between_texts([texts[0], {"type": "image"}, texts[1]], try_render)
+    # Lists that are printed are no text for an image; some write the same between any two parts.
+    is_printed = re.search(r"""['"]type['"]:""", shown) is not None
+    return "" if is_printed or shown == _between_texts(texts, try_render) else shown
+
+
+def _between_texts(parts: list[dict[str, Any]], try_render: TryRender) -> str:
+    rendered = try_render([{"role": "user", "content": parts}], None) or ""
+    start, end = rendered.find(f"{MARKER}a"), rendered.find(f"{MARKER}b")
+    return rendered[start + len(MARKER) + 1 : end] if 0 <= start < end else ""
+
+
 def _find_reasoning_key(source: str, try_render: TryRender) -> ReasoningKey:
     """Return where a template looks for reasoning: the key that it names."""
     if "reasoning_content" in source:

@@ -344,6 +344,27 @@ def test_tools_before_the_last_user_message_are_noticed() -> None:
     assert any(note.startswith("Tools stand before the last user message") for note in notes)
 
 
+PARTS = (
+    "{% for m in messages %}{% for p in m.content %}"
+    "{{ p.text if p.type == 'text' else IMAGE }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (PARTS.replace("IMAGE", "'<img>'"), "<img>"),
+        (PARTS.replace("IMAGE", r"'<img>\n'"), "<img>\n"),
+        (PARTS.replace("IMAGE", "''"), ""),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", ""),
+        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", ""),
+        ("{% for m in messages %}{{ m.content + '' }}{% endfor %}", ""),
+    ],
+)
+def test_what_is_written_for_an_image_is_found(source: str, text: str) -> None:
+    assert load(source).facts.image_text == text
+
+
 def test_results_that_share_a_message_are_noticed() -> None:
     source = (
         "{% for message in messages %}{% if message.role != 'tool' %}"
@@ -375,6 +396,10 @@ def test_results_that_share_a_message_are_noticed() -> None:
         (
             template("{{ message.content.split('</r>')[-1] }}", generation="<r>"),
             "Every reply begins with reasoning",
+        ),
+        (
+            PARTS.replace("IMAGE", r"'<img>\n'"),
+            r"The template writes '<img>\n' for an image; here the marks of its projector",
         ),
     ],
 )
