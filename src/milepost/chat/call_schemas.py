@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.chat.grammar_writer import Schema
+from milepost.errors import InvalidRequest
 
 DEFINITIONS: tuple[str, ...] = ("$defs", "definitions")
+# Of an object whose members are written one by one. llguidance overflows its stack, which ends the
+# process, at chains of rules that several thousand make; they may nest in objects.
+MAX_PROPERTIES = 128
 MAX_REF_DEPTH = 8  # of references to references; arbitrary
 
 
@@ -33,22 +37,33 @@ class Property:
 
 
 def properties_of(schema: Schema) -> list[Property]:
-    """Return the arguments that a schema names, in its order."""
-    named = schema.get("properties")
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    named = named if isinstance(named, dict) else {}
-    unnamed = [name for name in required if isinstance(name, str) and name not in named]
+    """Return the arguments that a schema names, in its order.
+
+    Raises InvalidRequest for more than can be written into a grammar one by one.
+    """
+    parts = _named_parts(schema)
+    if len(parts) > MAX_PROPERTIES:
+        raise InvalidRequest(
+            f"the parameters of a tool have {len(parts)} properties in one object; a call that "
+            f"must follow them may have {MAX_PROPERTIES} in the format of this model: send fewer, "
+            "or do without 'strict' and a 'tool_choice' that asks for calls",
+            param="tools",
+        )
     return [
-        Property(name, part if isinstance(part, dict | bool) else {}, name in required)
-        for name, part in [*named.items(), *((name, True) for name in unnamed)]
+        Property(name, part if isinstance(part, dict | bool) else {}, is_required)
+        for name, part, is_required in parts
     ]
 
 
 def takes_others(schema: Schema) -> bool:
     """Return whether a schema asks for arguments that it does not name."""
-    extra = schema.get("additionalProperties", not properties_of(schema))
+    extra = schema.get("additionalProperties", not _named_parts(schema))
     return extra is not False
+
+
+def takes_any(schema: Schema) -> bool:
+    """Return whether a schema asks for arguments at all."""
+    return bool(_named_parts(schema)) or takes_others(schema)
 
 
 def as_root(part: Schema | bool, root: Schema) -> Schema:
@@ -88,6 +103,18 @@ def constants_of(schema: Schema) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _named_parts(schema: Schema) -> list[tuple[str, Any, bool]]:
+    """Return the properties that a schema names: name, schema, whether it is required."""
+    named = schema.get("properties")
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    named = named if isinstance(named, dict) else {}
+    wanted = {name for name in required if isinstance(name, str)}
+    parts = [(name, part, name in wanted) for name, part in named.items()]
+    unnamed = [name for name in required if isinstance(name, str) and name not in named]
+    return [*parts, *((name, True, True) for name in unnamed)]
 
 
 def _is_for_string(schema: Schema) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from milepost.chat.reply_events import CallArguments, CallEnd, CallStart
 from milepost.chat.reply_format import HarmonyBody, ReplyFormat, TaggedBody
 from milepost.chat.stream_parser import ReplyParser
 from milepost.chat.template import ChatTemplate
+from milepost.errors import InvalidRequest
 
 FORMATS: dict[str, ReplyFormat] = {
     name.lower(): value for name, value in vars(samples).items() if isinstance(value, ReplyFormat)
@@ -275,6 +277,50 @@ def test_alternatives_that_refer_to_themselves_are_followed_once(
 ) -> None:
     part = {"anyOf": [{"$ref": "#/$defs/A"}, *others]}
     assert may_be_string({"$ref": "#/$defs/A"}, {"$defs": {"A": part}}) == takes_text
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma4", "mistral_nemo"])
+def test_a_schema_that_refers_to_itself_in_many_places_is_written_once_for_each_depth(
+    name: str,
+) -> None:
+    part = {"type": "object", "properties": {f"p{i}": {"$ref": "#/$defs/A"} for i in range(40)}}
+    other = {"anyOf": [{"$ref": "#/$defs/A"}, *[{"$ref": "#/$defs/B"}] * 40]}
+    schema = {**part, "$defs": {"A": {**part, "properties": {"b": other}}, "B": other}}
+    reply_format = FORMATS[name]
+    wish = ReplyWish(
+        reply_format=reply_format,
+        reasoning="none",
+        tools=[CallableTool("f", schema, True)],
+        must_call=True,
+    )
+    assert len(write_reply_grammar(wish, SpecialTokens())) < 100_000
+
+
+def many_arguments(num: int, *, are_required: bool) -> CallableTool:
+    names = [f"p{i}" for i in range(num)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in names},
+        "required": names if are_required else [],
+        "additionalProperties": False,
+    }
+    return CallableTool("f", schema, True)
+
+
+@pytest.mark.parametrize("are_required", [False, True])
+def test_a_tagged_call_may_have_many_arguments(are_required: bool) -> None:
+    tool = many_arguments(128, are_required=are_required)
+    walker = make_walker("qwen3_coder", tools=[tool], must_call=True)
+    start = "<tool_call>\n<function=f>\n<parameter="
+    assert walker.taken_of(f"{start}p127>") == start + ("p" if are_required else "p127>")
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "llama4", "gemma4"])
+def test_more_arguments_than_a_grammar_can_hold_are_refused(name: str) -> None:
+    loose = replace(many_arguments(129, are_required=True), is_strict=False)
+    make_walker(name, tools=[loose], must_call=True)
+    with pytest.raises(InvalidRequest, match="have 129 properties in one object"):
+        make_walker(name, tools=[many_arguments(129, are_required=True)], must_call=True)
 
 
 def test_a_tagged_call_may_have_an_argument_that_refers_to_itself() -> None:

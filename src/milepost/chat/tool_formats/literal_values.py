@@ -11,6 +11,7 @@ from milepost.chat.call_schemas import constants_of, properties_of, resolve, tak
 from milepost.chat.grammar_writer import GrammarWriter, Schema, choice, list_in_order, seq
 
 MAX_DEPTH = 8  # of schemas that refer to themselves; deeper values may be anything
+MAX_INLINE_CHARS = 200  # of an expression that is written wherever it is used; arbitrary
 SIMPLE_KINDS = ("string", "boolean", "null", "integer", "number")
 
 
@@ -34,6 +35,9 @@ class LiteralWriter:
         self._dialect = dialect
         self._root = root
         self._writer = writer
+        # By the id of a schema, which is kept for that, and its depth. Schemas that refer to
+        # themselves in several places are written once for each depth, not for each way there.
+        self._written: dict[tuple[int, int], tuple[Schema, str]] = {}
 
     @property
     def comma(self) -> str:
@@ -45,6 +49,15 @@ class LiteralWriter:
         schema = resolve(part, self._root)
         if depth > MAX_DEPTH:
             return self.anything()
+        known = self._written.get((id(schema), depth))
+        if known is None:
+            expression = self._write(schema, depth)
+            if len(expression) > MAX_INLINE_CHARS:
+                expression = self._writer.rule(expression)
+            known = self._written[id(schema), depth] = (schema, expression)
+        return known[1]
+
+    def _write(self, schema: Schema, depth: int) -> str:
         constants = constants_of(schema)
         if constants:
             return choice(*map(self._constant, constants))

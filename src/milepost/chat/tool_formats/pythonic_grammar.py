@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from milepost.chat.call_schemas import CallableTool, properties_of, takes_others
+from milepost.chat.call_schemas import CallableTool, properties_of, takes_any
 from milepost.chat.grammar_writer import GrammarWriter, choice, list_in_order, seq
 from milepost.chat.tool_formats.literal_values import LiteralDialect, LiteralWriter
 
@@ -19,11 +19,11 @@ def write_call(tool: CallableTool, writer: GrammarWriter) -> str:
     values = LiteralWriter(PYTHON, tool.schema, writer)
     named = [
         (seq(writer.plain(f"{one.name}="), values.value(one.schema)), one.is_required)
-        for one in properties_of(tool.schema)
+        for one in (properties_of(tool.schema) if tool.is_strict else ())
     ]
-    if tool.is_strict and named:
+    if named:
         arguments = list_in_order(named, values.comma, writer)
-    elif named or takes_others(tool.schema):
+    elif takes_any(tool.schema):
         other = seq(writer.pattern(NAME), writer.plain("="), values.anything())
         arguments = writer.optional(seq(other, f"({seq(values.comma, other)})*"))
     else:

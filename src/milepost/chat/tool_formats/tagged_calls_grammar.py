@@ -51,6 +51,9 @@ class _Arguments:
         self._writer = writer
         self._named = properties_of(tool.schema) if tool.is_strict else []
         self._names = [writer.fresh("arg") for _ in (*self._named, None)]
+        required = [i for i, one in enumerate(self._named) if one.is_required]
+        self._last_required = max(required, default=-1)
+        self._rests: dict[int, str] = {}  # by node
         self._takes_others = not tool.is_strict or takes_others(tool.schema)
         self._key_start = body.key_start.strip()
         self._value_end = body.value_end.strip()
@@ -58,6 +61,8 @@ class _Arguments:
 
     def write(self) -> str:
         """Return an expression for all arguments and the end."""
+        for node in reversed(range(len(self._named) + 1)):  # each finds the next one written
+            self._rest(node)
         return self._behind_value(0)
 
     def _behind_value(self, node: int) -> str:
@@ -67,13 +72,18 @@ class _Arguments:
         return choice(*ways, *([self._writer.exact(self._end)] if self._may_end(node) else ()))
 
     def _may_end(self, node: int) -> bool:
-        return not any(one.is_required for one in self._named[node:])
+        return node > self._last_required
 
     def _rest(self, node: int) -> str:
         """Return an expression for the arguments from a node on, "" where there are none.
 
         The last node is any argument without a name of its own.
         """
+        if node not in self._rests:
+            self._rests[node] = self._write_rest(node)
+        return self._rests[node]
+
+    def _write_rest(self, node: int) -> str:
         if node == len(self._named):
             return self._node(node) if self._takes_others else ""
         later = "" if self._named[node].is_required else self._rest(node + 1)
