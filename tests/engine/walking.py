@@ -75,15 +75,15 @@ def encode(conversation: Conversation, *, keeps_prompt_end: bool = False) -> Pro
     last_user = max((i for i, m in enumerate(conversation) if m.role == "user"), default=-1)
     for index, message in enumerate(conversation):
         if index == last_user:
-            boundaries.append(Boundary(len(tokens), "last_user", index, message.role))
+            boundaries.append(Boundary(len(tokens), "last_user", index, message.role, len(images)))
         for item in message.encode():
             if item < 0:
                 images.append((len(tokens), -1 - item))
             else:
                 tokens.append(item)
         kind: BoundaryKind = "system_end" if message.role == "system" else "message_end"
-        boundaries.append(Boundary(len(tokens), kind, index, message.role))
-    boundaries.append(Boundary(len(tokens), "prompt_end"))
+        boundaries.append(Boundary(len(tokens), kind, index, message.role, len(images)))
+    boundaries.append(Boundary(len(tokens), "prompt_end", num_media=len(images)))
     return Prompt(tokens + begin("assistant"), tuple(boundaries), keeps_prompt_end, tuple(images))
 
 
