@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
@@ -81,22 +82,7 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         add_generation_prompt=_adds_generation_prompt(fields),
         kwargs=kwargs,
     )
-    replies = found.replies
-    exact = rendered.with_spans(replies.spans)
-    media = [marker.end for marker in rendered.media]
-    offsets = sorted({*media, *(boundary.offset for boundary in found.boundaries)})
-    tokens, found_positions = services.tokenizer.tokenize_with_positions(exact, offsets)
-    positions = dict(zip(offsets, found_positions, strict=True))
-    boundaries = tuple(
-        Boundary(
-            positions[each.offset],
-            each.kind,
-            each.message_index,
-            each.role,
-            num_media=bisect_right(media, each.offset),
-        )
-        for each in found.boundaries
-    )
+    tokens, boundaries, media_positions = _tokenise(services, rendered, found)
     rules = read_rules(services, fields, wishes)
     template = services.templates.choose(conversation)
     reply_format = template.reply_format
@@ -104,8 +90,9 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
     if found.opening is None and _adds_generation_prompt(fields):
         generation_part = find_generation_part(rendered, conversation, template)
     is_open = is_reasoning_open(generation_part, reply_format.reasoning)
-    wanted = read_reasoning(services, fields)
-    limit = make_limit(wanted, reply_format.reasoning, services.vocab, is_open=is_open)
+    limit = make_limit(
+        read_reasoning(services, fields), reply_format.reasoning, services.vocab, is_open=is_open
+    )
     state = reasoning_state(kwargs, is_open=is_open)
     if rules.schema is not None and wishes.reasoning == "none" and state == "possible":
         state = "none"  # it would stand in the text
@@ -127,9 +114,31 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         constraint,
         limit,
         _make_context(found, plan, num_clears),
-        replies,
+        found.replies,
     )
-    return ChatPrompt(prompt, plan, conversation.media, tuple(positions[end] for end in media))
+    return ChatPrompt(prompt, plan, conversation.media, media_positions)
+
+
+def _tokenise(
+    services: Services, rendered: RenderedPrompt, found: PromptBoundaries
+) -> tuple[Sequence[int], tuple[Boundary, ...], tuple[int, ...]]:
+    """Return the tokens of a prompt, its boundaries, and where among the tokens media stand."""
+    exact = rendered.with_spans(found.replies.spans)
+    media = [marker.end for marker in rendered.media]
+    offsets = sorted({*media, *(boundary.offset for boundary in found.boundaries)})
+    tokens, found_positions = services.tokenizer.tokenize_with_positions(exact, offsets)
+    positions = dict(zip(offsets, found_positions, strict=True))
+    boundaries = tuple(
+        Boundary(
+            positions[each.offset],
+            each.kind,
+            each.message_index,
+            each.role,
+            num_media=bisect_right(media, each.offset),
+        )
+        for each in found.boundaries
+    )
+    return tokens, boundaries, tuple(positions[end] for end in media)
 
 
 def read_conversation(services: Services, fields: ChatFields) -> Conversation:

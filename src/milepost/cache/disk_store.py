@@ -101,11 +101,6 @@ class DiskStore:
         self._read_bytes = 0
         self._read_bytes_per_s = 0.0
 
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._folder.path
-
     @classmethod
     def open(
         cls,
