@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from milepost.cache.placement import PlacementLimits
+from milepost.cache.tree import shared_length
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.media_keys import floor_to_piece
@@ -23,7 +24,7 @@ from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.restoring import Restorer
 from milepost.engine.sampling import Sampler, seed_of_choice
 from milepost.engine.sequence import Choice, Request
-from milepost.engine.slots import SlotTable, common_prefix
+from milepost.engine.slots import SlotTable
 from milepost.engine.stop_strings import StopMatcher
 from milepost.errors import ContextExceeded, InvalidRequest, MilepostError
 from milepost.protocol.messages import Generate
@@ -114,7 +115,7 @@ class Admission:
             return False
         available = self._restorer.best_pos(request.prompt)
         for choice in computing:
-            shared = common_prefix(choice.request.prompt, request.prompt[:-1])
+            shared = shared_length(choice.request.prompt, request.prompt[:-1])
             shared = floor_to_piece(request.prompt, shared)
             reached = self._slots[choice.slot_id].num_tokens
             if shared - max(available, reached) < MIN_JOIN_TOKENS:

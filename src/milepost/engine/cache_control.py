@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import Tokens
 from milepost.engine.memory import Memory
 from milepost.engine.reporting import Totals
-from milepost.engine.slots import SlotTable, common_prefix
+from milepost.engine.slots import SlotTable
 from milepost.protocol.messages import (
     CacheChanged,
     CacheNode,
@@ -127,6 +128,6 @@ class CacheControl:
         freed_bytes = self._cache.drop(tokens)
         num_left = self._cache.known_until(tokens)  # other conversations share it
         for slot in self._slots.resting:
-            if common_prefix(slot.held, tokens) > num_left:
+            if shared_length(slot.held, tokens) > num_left:
                 self._slots.clear(slot)
         return freed_bytes

@@ -15,8 +15,8 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from milepost.cache.disk_tier import DiskTier, PromptEnd
+from milepost.cache.tree import shared_length
 from milepost.engine.prompt_logits import PromptLogits
-from milepost.engine.slots import common_prefix
 from milepost.errors import ConfigurationError
 
 QUIET_S = (
@@ -73,7 +73,7 @@ class Persister:
         self._unsaved = [
             earlier
             for earlier in self._unsaved
-            if common_prefix(earlier.tokens, tokens) < earlier.num_prompt_tokens
+            if shared_length(earlier.tokens, tokens) < earlier.num_prompt_tokens
         ]
         self._unsaved.append(Unsaved(tokens.copy(), num_prompt_tokens, self._clock()))
         self._is_tight = self._tier.has_unsaved(TIGHT_SHARE)

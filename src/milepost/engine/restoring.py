@@ -22,6 +22,7 @@ import numpy as np
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.match import Match, StoredState
 from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
+from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.media_keys import (
     count_positions,
@@ -32,7 +33,7 @@ from milepost.engine.media_keys import (
 from milepost.engine.memory import Memory
 from milepost.engine.residency import ResidencyRates, should_leave
 from milepost.engine.sequence import Request
-from milepost.engine.slots import Slot, SlotTable, choose_target, common_prefix
+from milepost.engine.slots import Slot, SlotTable, choose_target
 from milepost.engine.statistics import Statistics
 from milepost.errors import StateRefused, StoredStateLost
 from milepost.protocol.messages import RestoreKind
@@ -169,7 +170,7 @@ class Restorer:
             restore_bytes_per_s=self._statistics.restore_bytes_per_s,
         )
         for slot in self._slots.resting:
-            num_foreign = slot.num_tokens - common_prefix(slot.held, active.held)
+            num_foreign = slot.num_tokens - shared_length(slot.held, active.held)
             if should_leave(num_foreign, rates) and self._is_kept(slot):
                 self._slots.clear(slot)
 
@@ -207,7 +208,7 @@ class Restorer:
     def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
         options = []
         for slot in self._slots.all:
-            shared = floor_to_piece(prompt, common_prefix(slot.held, prompt[:-1]))
+            shared = floor_to_piece(prompt, shared_length(slot.held, prompt[:-1]))
             if shared == 0:
                 continue
             is_whole = shared == slot.num_tokens and not slot.num_partial

@@ -267,11 +267,3 @@ def choose_target(slots: Sequence[Slot], source: Slot | None, num_reused: int) -
 
     idle = [slot for slot in slots if not slot.is_busy]
     return min(idle, key=lambda slot: (loss(slot), is_fork(slot), slot.last_used))
-
-
-def common_prefix(left: np.ndarray, right: np.ndarray) -> int:
-    """Return the length of the longest common prefix of two int arrays."""
-    length = min(len(left), len(right))
-    different = left[:length] != right[:length]
-    first = int(different.argmax()) if length else 0
-    return first if length and different[first] else length

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from milepost.cache.match import Missing
+from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import (
     PrefixFacts,
     choose_reason,
     count_twice,
     find_message,
 )
-from milepost.engine.slots import common_prefix
 from milepost.protocol.messages import Boundary, CacheReason, Generate
 from milepost.protocol.sampling import SamplingParams
 
@@ -63,7 +63,7 @@ def reason_after(history: list[Message], messages: list[Message], **fields: bool
     """Return the reason for a prompt that is answered after another conversation."""
     known, _ = render(history)
     prompt, boundaries = render(messages)
-    shared = common_prefix(known, prompt)
+    shared = shared_length(known, prompt)
     facts = PrefixFacts(
         is_reuse_wanted=True,
         num_known=shared,

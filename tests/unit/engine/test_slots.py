@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from milepost.engine.slots import Slot, choose_target, common_prefix
+from milepost.cache.tree import shared_length
+from milepost.engine.slots import Slot, choose_target
 
 CAPACITY = 64
 
@@ -21,12 +22,12 @@ def target_id(slots: Sequence[Slot], source_id: int | None, num_reused: int) -> 
     return choose_target(slots, source, num_reused).slot_id
 
 
-def test_common_prefix() -> None:
+def test_shared_length() -> None:
     left = np.array([1, 2, 3], np.int32)
-    assert common_prefix(left, np.array([1, 2, 4], np.int32)) == 2
-    assert common_prefix(left, np.array([1, 2], np.int32)) == 2
-    assert common_prefix(left, np.array([], np.int32)) == 0
-    assert common_prefix(left, left) == 3
+    assert shared_length(left, np.array([1, 2, 4], np.int32)) == 2
+    assert shared_length(left, np.array([1, 2], np.int32)) == 2
+    assert shared_length(left, np.array([], np.int32)) == 0
+    assert shared_length(left, left) == 3
 
 
 def test_an_extension_goes_on_in_its_own_slot() -> None:
