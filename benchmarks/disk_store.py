@@ -22,9 +22,9 @@ import numpy as np
 from tests.disk_cache import FINGERPRINT, open_store
 
 from milepost.bench.machine import describe_machine
-from milepost.cache.blob_reader import read_payload
-from milepost.cache.disk_admin import opened
-from milepost.cache.disk_format import (
+from milepost.cache.disk.admin import opened
+from milepost.cache.disk.blob_reader import read_payload
+from milepost.cache.disk.format import (
     BlobHeader,
     block_checksum,
     encode_tokens,
@@ -32,11 +32,11 @@ from milepost.cache.disk_format import (
     iterate_blocks,
     payload_checksum,
 )
-from milepost.cache.disk_store import DiskStore
-from milepost.cache.disk_tier import DiskTier
-from milepost.cache.index import Index
+from milepost.cache.disk.index import Index
+from milepost.cache.disk.store import DiskStore
+from milepost.cache.disk.stored_forest import StoredBlob
+from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
-from milepost.cache.stored_forest import StoredBlob
 from milepost.cache.traits import CacheLimits, CacheTraits
 
 NUM_CONVERSATIONS = 100

@@ -21,8 +21,8 @@ from milepost.bench.replay import Replay, ReplayOptions
 from milepost.bench.server_client import ServerClient
 from milepost.bench.servers import ServedModel, ServerProcess, make_milepost
 from milepost.bench.trace import Trace
-from milepost.cache.disk_format import TOKEN_BYTES
-from milepost.cache.index import Index
+from milepost.cache.disk.format import TOKEN_BYTES
+from milepost.cache.disk.index import Index
 
 CTX_SIZE = 40960
 PARALLEL = 4

@@ -38,9 +38,9 @@ from benchmarks.report import (
 from benchmarks.workloads.agent_day import make_agent_day
 from milepost import libllama
 from milepost.bench.trace import TraceRequest
-from milepost.chat.conversation import parse_conversation
-from milepost.chat.template import ChatTemplate, SpecialTexts
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
 from milepost.protocol.messages import Delta, Generate
 from milepost.protocol.sampling import SamplingParams

@@ -26,22 +26,22 @@ from typing import Any
 from benchmarks.models import write_benchmark_model
 from benchmarks.report import Row, Run, Target, finish, make_kinds_parser, read_page_cache
 from benchmarks.workloads.long_conversation import make_body, make_conversation
-from milepost.api.chat_prompt import prepare_chat_prompt
 from milepost.api.completion import plan_completion
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import build_params
-from milepost.api.openai_chat import read_num_logprobs
+from milepost.api.openai.chat import read_num_logprobs
+from milepost.api.openai.chat_prompt import prepare_chat_prompt
+from milepost.api.openai.schemas import ChatFields
 from milepost.api.request_log import RequestRecord
-from milepost.api.schemas_openai import ChatFields
 from milepost.api.services import Services
 from milepost.assemble import make_services
 from milepost.bench.trace import Message
-from milepost.chat.template import ChatTemplate
+from milepost.chat.templates.template import ChatTemplate
 from milepost.config import EngineSettings, Settings
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.loop import Loop
 from milepost.engine.main import choose_parked, make_context, make_memory, model_info
-from milepost.engine.memory import Memory
+from milepost.engine.model_runtime import Memory
 from milepost.libllama import Batch, Context, Model, ModelParams, open_library
 from milepost.protocol.framing import encode_frame, front_end_reader
 from milepost.protocol.messages import Finished, FromEngine, Generate, Ready

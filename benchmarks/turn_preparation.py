@@ -22,14 +22,14 @@ from tests.models import DEFAULT_TEMPLATE, TURN_END, TURN_START
 from benchmarks.report import Row, Run, Target, finish, make_parser, parse_arguments
 from benchmarks.request_overhead import watched_method
 from benchmarks.workloads.long_conversation import make_body, make_conversation
-from milepost.api.chat_prompt import make_prompt, read_reply_wishes
 from milepost.api.fields import parse_body
-from milepost.api.schemas_openai import ChatFields
+from milepost.api.openai.chat_prompt import make_prompt, read_reply_wishes
+from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 from milepost.assemble import make_services
 from milepost.bench.trace import Message
-from milepost.chat.reply_keeper import ReplyKeeper, SampledReply
-from milepost.chat.template import ChatTemplate
+from milepost.chat.reply_memory.reply_keeper import ReplyKeeper, SampledReply
+from milepost.chat.templates.template import ChatTemplate
 from milepost.config import ChatSettings, EngineSettings, Settings
 from milepost.workers.client import EngineClient
 

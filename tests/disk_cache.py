@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from milepost.cache.blob_files import OnStep
-from milepost.cache.disk_limits import DiskClock, DiskLimits
-from milepost.cache.disk_store import DiskStore
-from milepost.cache.disk_writer import Completion
-from milepost.cache.fingerprint import FileIdentity, Fingerprint, RopeSettings
+from milepost.cache.disk.blob_files import OnStep
+from milepost.cache.disk.fingerprint import FileIdentity, Fingerprint, RopeSettings
+from milepost.cache.disk.limits import DiskClock, DiskLimits
+from milepost.cache.disk.store import DiskStore
+from milepost.cache.disk.writer import Completion
 from milepost.cache.tree import Tokens
 
 TIMEOUT_S = 20.0

@@ -26,15 +26,15 @@ import uvloop
 from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
-from milepost.chat.boundaries import BoundaryFinder
-from milepost.chat.reply_disk import ReplyDisk
-from milepost.chat.reply_places import ReplyPlacer
-from milepost.chat.reply_store import ReplyStore
-from milepost.chat.template import ChatTemplate, SpecialTexts, check_kwargs
-from milepost.chat.template_notes import log_consequences
-from milepost.chat.template_report import describe_template, load_template
-from milepost.chat.template_set import TemplateSet, load_templates
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.prompts.boundaries import BoundaryFinder
+from milepost.chat.prompts.reply_places import ReplyPlacer
+from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.reply_memory.reply_disk import ReplyDisk
+from milepost.chat.reply_memory.reply_store import ReplyStore
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, check_kwargs
+from milepost.chat.templates.template_notes import log_consequences
+from milepost.chat.templates.template_report import describe_template, load_template
+from milepost.chat.templates.template_set import TemplateSet, load_templates
 from milepost.config import ServerSettings, Settings
 from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.libllama import Model, ModelParams, open_library

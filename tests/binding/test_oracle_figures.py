@@ -10,22 +10,17 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pytest
+from tests.published import TEMPLATE_FOLDER, TRACE_FOLDER
 
 from milepost.bench.oracle import Oracle, count_needed
 from milepost.bench.trace import read_trace
-from milepost.chat.conversation import parse_conversation
-from milepost.chat.template import ChatTemplate
+from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.templates.template import ChatTemplate
 from milepost.libllama import Model, ModelParams, open_library
 
-SHARED = Path(__file__).parents[3] / "shared"
-TRACE = SHARED / "traces" / "large-session.append_only.jsonl"
-TEMPLATE = SHARED / "templates" / "Qwen3.5-4B.jinja"
+TRACE = TRACE_FOLDER / "large-session.append_only.jsonl"
+TEMPLATE = TEMPLATE_FOLDER / "Qwen3.5-4B.jinja"
 NUM_REQUESTS = 90
-
-pytestmark = pytest.mark.skipif(
-    not (TRACE.exists() and TEMPLATE.exists()), reason="no folder with recorded traces"
-)
 
 
 def test_append_only_needs_what_was_found_to_be_enough(smollm2_path: Path) -> None:

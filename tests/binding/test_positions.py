@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests import models
-from tests.unit.chat.test_boundaries import SESSION
+from tests.unit.chat.prompts.test_boundaries import SESSION
 
 from milepost import libllama
-from milepost.chat.boundaries import BoundaryFinder
-from milepost.chat.conversation import parse_conversation
-from milepost.chat.template import ChatTemplate, SpecialTexts
-from milepost.chat.template_set import TemplateSet
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.prompts.boundaries import BoundaryFinder
+from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts
+from milepost.chat.templates.template_set import TemplateSet
 from milepost.libllama.vocab import Vocab
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests import models
-from tests.unit.chat.test_token_memo import SMALL, draw_cases
+from tests.unit.chat.prompts.test_token_memo import SMALL, draw_cases
 
 from milepost import libllama
-from milepost.chat.token_memo import SeamProbe
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.prompts.token_memo import SeamProbe
+from milepost.chat.prompts.tokenizer import PromptTokenizer
 
 
 @pytest.fixture(params=["tiny", "smollm2"])

@@ -20,7 +20,7 @@ from tests.disk_cache import (
     payload,
 )
 
-from milepost.cache.disk_store import DiskStore
+from milepost.cache.disk.store import DiskStore
 from milepost.errors import DiskCacheUnusable, StoredStateLost
 
 SIZE = 3_000_000

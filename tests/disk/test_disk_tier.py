@@ -13,7 +13,7 @@ import pytest
 from tests.disk_cache import TIMEOUT_S, branch, history, open_store, payload
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
-from milepost.cache.disk_tier import DiskTier, PromptEnd, choose_saved
+from milepost.cache.disk.tier import DiskTier, PromptEnd, choose_saved
 from milepost.cache.match import StoredState
 from milepost.cache.traits import CacheKind
 from milepost.errors import StoredStateLost

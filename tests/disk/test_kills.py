@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.disk_cache import TIMEOUT_S, blob_paths, finish, history, open_store, payload
 
-from milepost.cache.blob_files import STEPS
+from milepost.cache.disk.blob_files import STEPS
 
 # From here on the file is whole and in its place.
 SAFE_STEPS = STEPS[STEPS.index("renamed") :]

@@ -8,7 +8,7 @@ import pytest
 from tests import models
 from tests.projectors import KIND_OF, write_projector
 
-from milepost.engine.media_model import choose_probed
+from milepost.engine.media.model import choose_probed
 from milepost.engine.memory_probe import MemoryProbe, MemoryTraits
 from milepost.libllama import Context, ContextParams, Model, ModelParams, open_library
 from milepost.libllama.media import Projector, ProjectorParams

@@ -10,12 +10,12 @@ from tests import models
 from tests.engine.running import RunningEngine, prompt_tokens
 from tests.unit.chat import reply_samples as samples
 
-from milepost.chat.call_schemas import CallableTool
-from milepost.chat.grammar import ReplyWish, write_reply_grammar
-from milepost.chat.grammar_writer import SpecialTokens
-from milepost.chat.reply_events import CallArguments, CallEnd, CallStart
-from milepost.chat.reply_format import ReplyFormat
-from milepost.chat.stream_parser import ReplyParser
+from milepost.chat.formats.call_schemas import CallableTool
+from milepost.chat.formats.grammar_writer import SpecialTokens
+from milepost.chat.formats.reply_events import CallArguments, CallEnd, CallStart
+from milepost.chat.formats.reply_format import ReplyFormat
+from milepost.chat.replies.grammar import ReplyWish, write_reply_grammar
+from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.protocol.sampling import SamplingParams
 
 PROMPT = prompt_tokens(40)

@@ -23,7 +23,7 @@ from tests.projectors import KIND_OF, write_audio_projector, write_projector
 from milepost.config import EngineSettings
 from milepost.engine.checkpointing import MIN_TOKENS
 from milepost.engine.main import make_context
-from milepost.engine.media_keys import floor_to_piece
+from milepost.engine.media.keys import floor_to_piece
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.media import Projector, ProjectorParams
 from milepost.protocol.messages import TokenLogprob

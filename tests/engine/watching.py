@@ -23,11 +23,11 @@ from milepost.config import EngineSettings
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.main import choose_parked, make_context, make_memory
-from milepost.engine.media_keys import holds_up_to
-from milepost.engine.media_layouts import MediaModel
-from milepost.engine.media_prompt import MediaSpan
-from milepost.engine.media_worker import Done, Job
-from milepost.engine.memory import Memory
+from milepost.engine.media.keys import holds_up_to
+from milepost.engine.media.layouts import MediaModel
+from milepost.engine.media.prompt import MediaSpan
+from milepost.engine.media.worker import Done, Job
+from milepost.engine.model_runtime import Memory
 from milepost.errors import DecodeAborted
 from milepost.libllama import Batch, Context, Model
 from milepost.libllama.media import Projector

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from tests.media_content import Content
 
-from milepost.engine.media_prompt import MediaSpan
+from milepost.engine.media.prompt import MediaSpan
 from milepost.libllama import Batch, Context
 from milepost.libllama.media import Projector
 from milepost.libllama.media_batch import MediaBatch

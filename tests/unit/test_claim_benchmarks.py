@@ -11,7 +11,7 @@ from benchmarks.streaming import TEXT
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 from tests.models import write_model
 
-from milepost.chat.conversation import parse_conversation
+from milepost.chat.conversation.conversation import parse_conversation
 from milepost.config import EngineSettings
 
 

@@ -35,6 +35,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": {"errors", "units", "logs"},  # talks HTTP to servers, starts them as processes
     "cli": BASE | {"protocol", "assemble", "bench", "cache"},
 }
+# Sub-package -> which of its siblings it may import besides itself and the modules beside them.
+SUB_MAY_IMPORT: dict[str, set[str]] = {
+    "api.native": {"openai"},
+    "api.openai": set(),
+    "cache.disk": set(),
+    "chat.conversation": set(),
+    "chat.formats": {"conversation"},
+    "chat.templates": {"conversation", "formats"},
+    "chat.replies": {"conversation", "formats", "templates"},
+    "chat.reply_memory": {"conversation", "formats", "replies"},
+    "chat.prompts": {"conversation", "formats", "templates", "replies", "reply_memory"},
+    "engine.media": set(),
+}
 # Foreign package -> who may import it.
 OWNERS = {
     "cffi": {"libllama"},
@@ -65,6 +78,7 @@ class Import:
     """One import: a package of ours by its name below `milepost`, or a foreign one."""
 
     name: str
+    sub_package: str  # "chat.formats" where a module of ours lies in one, else ""
     is_ours: bool
     is_at_top: bool  # of the module, not inside a function
 
@@ -84,7 +98,10 @@ def read_imports(source: str, package: str) -> Iterator[Import]:
             if parts == ["milepost"]:
                 continue
             ours = parts[0] == "milepost"
-            yield Import(parts[1] if ours else module, ours, id(node) not in inner)
+            sub_package = ".".join(parts[1:3])
+            if not ours or sub_package not in SUB_MAY_IMPORT:
+                sub_package = ""
+            yield Import(parts[1] if ours else module, sub_package, ours, id(node) not in inner)
 
 
 def _modules_named(node: ast.AST, package: str) -> list[str]:
@@ -104,7 +121,13 @@ def _modules_named(node: ast.AST, package: str) -> list[str]:
 def find_offences(source: str, package: str, layer: str) -> list[str]:
     """Return a sentence for every import that the layers forbid."""
     offences = []
+    home = package.removeprefix("milepost.")
+    siblings = SUB_MAY_IMPORT.get(home)
     for found in read_imports(source, package):
+        sub_layer, _, sibling = found.sub_package.partition(".")
+        is_sibling = siblings is not None and sub_layer == layer and found.sub_package != home
+        if is_sibling and sibling not in (siblings or ()):
+            offences.append(f"{home} imports {found.sub_package}")
         root = found.name.split(".")[0]
         if found.is_ours and found.name != layer and found.name not in MAY_IMPORT[layer]:
             offences.append(f"{layer} imports {found.name}")
@@ -137,13 +160,19 @@ def all_modules() -> list[tuple[Path, str, str]]:
 )
 def test_a_module_imports_only_what_its_layer_may(path: Path, package: str, layer: str) -> None:
     assert layer in MAY_IMPORT, f"{layer} is not in the table of layers"
+    home = package.removeprefix("milepost.")
+    assert "." not in home or home in SUB_MAY_IMPORT, f"{home} is not in the table of sub-packages"
     assert find_offences(path.read_text(encoding="utf-8"), package, layer) == []
 
 
 @pytest.mark.parametrize(
     ("layer", "source", "offence"),
     [
-        ("engine", "from milepost.chat.template import ChatTemplate", "engine imports chat"),
+        (
+            "engine",
+            "from milepost.chat.templates.template import ChatTemplate",
+            "engine imports chat",
+        ),
         ("engine", "import milepost.api.app", "engine imports api"),
         ("chat", "from milepost import libllama", "chat imports libllama"),
         ("api", "from ..engine.loop import Loop", "api imports engine"),
@@ -159,6 +188,25 @@ def test_a_module_imports_only_what_its_layer_may(path: Path, package: str, laye
 )
 def test_a_wrong_direction_is_found(layer: str, source: str, offence: str) -> None:
     assert offence in find_offences(source, f"milepost.{layer}", layer)
+
+
+@pytest.mark.parametrize(
+    ("home", "source", "offence"),
+    [
+        (
+            "chat.formats",
+            "from milepost.chat.templates.template import ChatTemplate",
+            "chat.formats imports chat.templates",
+        ),
+        (
+            "chat.conversation",
+            "from ..prompts.boundaries import TextBoundary",
+            "chat.conversation imports chat.prompts",
+        ),
+    ],
+)
+def test_a_wrong_direction_within_a_package_is_found(home: str, source: str, offence: str) -> None:
+    assert find_offences(source, f"milepost.{home}", home.split(".")[0]) == [offence]
 
 
 @pytest.mark.parametrize(

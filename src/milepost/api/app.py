@@ -13,10 +13,10 @@ from milepost.api.error_responses import answer_http_exception
 from milepost.api.gate import RequestGate
 from milepost.api.health import build_health_router
 from milepost.api.models import build_models_router
-from milepost.api.native import build_native_router
-from milepost.api.native_completion import build_native_completion_router
-from milepost.api.openai_chat import build_chat_router
-from milepost.api.openai_completions import build_completions_router
+from milepost.api.native.completion import build_native_completion_router
+from milepost.api.native.routes import build_native_router
+from milepost.api.openai.chat import build_chat_router
+from milepost.api.openai.completions import build_completions_router
 from milepost.api.services import Services
 from milepost.api.token_counts import build_token_counts_router
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from milepost.api.completion import Prompt
 from milepost.api.services import Services
-from milepost.chat.media_parts import MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.errors import InvalidRequest
 from milepost.protocol.messages import MediaRef, ModelInfo
 

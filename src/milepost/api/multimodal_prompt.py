@@ -17,8 +17,8 @@ from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
 from milepost.api.media_input import add_media
 from milepost.api.services import Services
-from milepost.chat.media_parts import MediaKind, MediaPart
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.conversation.media_parts import MediaKind, MediaPart
+from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.errors import InvalidRequest
 
 MEDIA_MARKER = "<__media__>"

@@ -8,13 +8,13 @@ from pathlib import Path
 from milepost.api.preparation import Preparation
 from milepost.api.request_log import RequestHistory
 from milepost.api.tools_memory import ToolsMemory
-from milepost.chat.boundaries import BoundaryFinder
-from milepost.chat.grammar_writer import SpecialTokens
-from milepost.chat.reply_disk import ReplyDisk
-from milepost.chat.reply_store import ReplyStore
-from milepost.chat.schema_check import GrammarChecker
-from milepost.chat.template_set import TemplateSet
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.formats.grammar_writer import SpecialTokens
+from milepost.chat.prompts.boundaries import BoundaryFinder
+from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.replies.schema_check import GrammarChecker
+from milepost.chat.reply_memory.reply_disk import ReplyDisk
+from milepost.chat.reply_memory.reply_store import ReplyStore
+from milepost.chat.templates.template_set import TemplateSet
 from milepost.chat.vocab import Vocab
 from milepost.config import Settings
 from milepost.errors import InvalidRequest, NotFound, Unavailable

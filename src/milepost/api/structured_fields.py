@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from milepost.api.generation_fields import GenerationFields
 from milepost.api.services import Services
-from milepost.chat.grammar_writer import Schema
-from milepost.chat.reply_rules import make_value_constraint, parse_response_format
-from milepost.chat.schema_check import GrammarChecker, prepare_schema
+from milepost.chat.formats.grammar_writer import Schema
+from milepost.chat.replies.reply_rules import make_value_constraint, parse_response_format
+from milepost.chat.replies.schema_check import GrammarChecker, prepare_schema
 from milepost.errors import InvalidRequest
 
 

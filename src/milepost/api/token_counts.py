@@ -10,11 +10,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.chat_prompt import prepare_chat_prompt
 from milepost.api.completion import Prompt
 from milepost.api.fields import parse_body
 from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.schemas_openai import ChatFields
+from milepost.api.openai.chat_prompt import prepare_chat_prompt
+from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 
 

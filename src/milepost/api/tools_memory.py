@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from milepost.chat.conversation import Conversation
-from milepost.chat.frames import HEAD_ROLES
+from milepost.chat.conversation.conversation import Conversation
+from milepost.chat.prompts.frames import HEAD_ROLES
 
 MAX_HEADS = 256  # arbitrary; some 100 bytes each
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from milepost.cache.moment import Moment
+from milepost.cache.last_use import Moment
 from milepost.cache.segment import NO_BLOB, Data
 
 CheckpointKind = Literal[

@@ -18,13 +18,19 @@ import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
+from milepost.cache.eviction_candidates import (
+    HeldCheckpoint,
+    HeldSegment,
+    on_disk,
+    survey,
+    survey_path,
+)
 from milepost.cache.invariants import check_tree
-from milepost.cache.inventory import Inventory
+from milepost.cache.last_use import Moment
 from milepost.cache.match import Match, StoredState, describe_match
-from milepost.cache.moment import Moment
 from milepost.cache.segment import Data, Segment
 from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
-from milepost.cache.survey import HeldCheckpoint, HeldSegment, on_disk, survey, survey_path
+from milepost.cache.stored_states import Inventory
 from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.cache.tree import Node, Path, Tokens, find_checkpoint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milepost.cache.moment import Moment
+from milepost.cache.last_use import Moment
 from milepost.cache.tree import Node, Tree
 
 

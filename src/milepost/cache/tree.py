@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from milepost.cache.checkpoint import Checkpoint
-from milepost.cache.moment import Moment
+from milepost.cache.last_use import Moment
 from milepost.cache.segment import Segment, SegmentPart, join_parts
 
 Tokens = npt.NDArray[np.int32]

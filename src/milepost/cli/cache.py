@@ -1,6 +1,6 @@
 """`milepost cache`: shows, checks and empties the disk cache, also beside a running server.
 
-It parses and prints; `milepost.cache.disk_admin` does the work.
+It parses and prints; `milepost.cache.disk.admin` does the work.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import click
 from milepost.config.cache_folder import default_cache_folder
 
 if TYPE_CHECKING:
-    from milepost.cache.disk_admin import FolderSummary, Verdict
-    from milepost.cache.stored_forest import StoredBlob
+    from milepost.cache.disk.admin import FolderSummary, Verdict
+    from milepost.cache.disk.stored_forest import StoredBlob
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 GIB = 1 << 30
@@ -79,7 +79,7 @@ def list_command(root: Path, as_json: bool) -> None:
 @_with_folder
 def show_command(root: Path, folder: str, is_all: bool, as_json: bool) -> None:
     """Show what FOLDER (its name, or how it begins) holds, the latest first."""
-    from milepost.cache.disk_admin import find_folder, load_folder
+    from milepost.cache.disk.admin import find_folder, load_folder
 
     path = find_folder(root, folder)
     forest = load_folder(path)
@@ -109,7 +109,7 @@ def show_command(root: Path, folder: str, is_all: bool, as_json: bool) -> None:
 @_with_folder
 def verify_command(root: Path, folder: str | None, remove: bool, as_json: bool) -> int:
     """Read and check every byte of FOLDER, or of all; the exit status is 1 if any is damaged."""
-    from milepost.cache.disk_admin import Verdict, remove_blobs, verify_folder
+    from milepost.cache.disk.admin import Verdict, remove_blobs, verify_folder
 
     num_whole, damaged = 0, []
     for path in _choose_folders(root, folder):
@@ -145,7 +145,7 @@ def prune_command(
     as_json: bool,
 ) -> None:
     """Remove what was used longest ago from FOLDER, or from all."""
-    from milepost.cache.disk_admin import choose_pruned, load_folder, remove_blobs
+    from milepost.cache.disk.admin import choose_pruned, load_folder, remove_blobs
 
     if max_size is None and older_than is None:
         raise click.UsageError("give --max-size or --older-than")
@@ -167,7 +167,7 @@ def prune_command(
 @_with_folder
 def purge_command(root: Path, folder: str | None, yes: bool, as_json: bool) -> None:
     """Remove every state and token of FOLDER, or of all."""
-    from milepost.cache.disk_admin import purge_folder
+    from milepost.cache.disk.admin import purge_folder
 
     paths = _choose_folders(root, folder)
     summaries = [summary for summary in _summarise(root) if root / summary.name in paths]
@@ -215,13 +215,13 @@ def stats_command(root: Path, as_json: bool) -> None:
 
 
 def _choose_folders(root: Path, beginning: str | None) -> list[Path]:
-    from milepost.cache.disk_admin import find_folder, find_folders
+    from milepost.cache.disk.admin import find_folder, find_folders
 
     return find_folders(root) if beginning is None else [find_folder(root, beginning)]
 
 
 def _summarise(root: Path) -> list[FolderSummary]:
-    from milepost.cache.disk_admin import find_folders, summarise_folder
+    from milepost.cache.disk.admin import find_folders, summarise_folder
 
     return [summarise_folder(path, time.time()) for path in find_folders(root)]
 

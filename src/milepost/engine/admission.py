@@ -17,8 +17,8 @@ from milepost.cache.placement import PlacementLimits
 from milepost.cache.tree import shared_length
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
-from milepost.engine.media_keys import floor_to_piece
-from milepost.engine.memory import Memory
+from milepost.engine.media.keys import floor_to_piece
+from milepost.engine.model_runtime import Memory
 from milepost.engine.prefill_plan import plan_request
 from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.restoring import Restorer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from milepost.engine.media_prompt import MediaSpan
+from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.scheduler import BatchLimits, MediaWork, Share, StepPlan, Work, plan_step
 from milepost.engine.sequence import Choice, Request

@@ -9,7 +9,7 @@ import numpy as np
 
 from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import Tokens
-from milepost.engine.memory import Memory
+from milepost.engine.model_runtime import Memory
 from milepost.engine.reporting import Totals
 from milepost.engine.slots import SlotTable
 from milepost.protocol.messages import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
-from milepost.engine.media_keys import count_positions, floor_to_piece
-from milepost.engine.memory import Memory
+from milepost.engine.media.keys import count_positions, floor_to_piece
+from milepost.engine.model_runtime import Memory
 from milepost.engine.slots import Slot
 from milepost.errors import StateRefused
 

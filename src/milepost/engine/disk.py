@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from milepost.cache.disk_limits import DiskClock, DiskLimits
-from milepost.cache.disk_store import DiskStore
-from milepost.cache.disk_tier import DiskTier
-from milepost.cache.fingerprint import FileIdentity, Fingerprint, RopeSettings, identify_file
+from milepost.cache.disk.fingerprint import FileIdentity, Fingerprint, RopeSettings, identify_file
+from milepost.cache.disk.limits import DiskClock, DiskLimits
+from milepost.cache.disk.store import DiskStore
+from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
 from milepost.config.cache_folder import default_cache_folder

@@ -23,8 +23,8 @@ from milepost.engine.connection import Connection
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.disk import make_fingerprint
-from milepost.engine.media_feed import MediaFeed
-from milepost.engine.memory import Memory
+from milepost.engine.media.feed import MediaFeed
+from milepost.engine.model_runtime import Memory
 from milepost.engine.persistence import Persister, parse_sync
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals

@@ -25,9 +25,9 @@ from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
-from milepost.engine.media_model import choose_probed, load_projector, make_media
-from milepost.engine.memory import Memory
+from milepost.engine.media.model import choose_probed, load_projector, make_media
 from milepost.engine.memory_probe import MemoryProbe
+from milepost.engine.model_runtime import Memory
 from milepost.engine.slots import choose_num_parked
 from milepost.engine.threads import count_physical_cores
 from milepost.errors import ConfigurationError, MilepostError, ProtocolError

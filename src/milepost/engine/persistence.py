@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from milepost.cache.disk_tier import DiskTier, PromptEnd
+from milepost.cache.disk.tier import DiskTier, PromptEnd
 from milepost.cache.tree import shared_length
 from milepost.engine.prompt_logits import PromptLogits
 from milepost.errors import ConfigurationError

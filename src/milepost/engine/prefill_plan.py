@@ -9,7 +9,7 @@ from __future__ import annotations
 from milepost.cache.match import Match
 from milepost.cache.placement import Boundary, PlacementLimits, PlacementRequest, plan_prefill
 from milepost.config import EngineSettings
-from milepost.engine.memory import Memory
+from milepost.engine.model_runtime import Memory
 from milepost.engine.sequence import Request
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from milepost.cache.disk_tier import DiskTier
+from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.cache_report import (
     PrefixFacts,
@@ -18,7 +18,7 @@ from milepost.engine.cache_report import (
     is_diverging,
 )
 from milepost.engine.checkpointing import Checkpointer
-from milepost.engine.media_feed import MediaTotals
+from milepost.engine.media.feed import MediaTotals
 from milepost.engine.sequence import Request
 from milepost.engine.statistics import Statistics
 from milepost.libllama import Vocab

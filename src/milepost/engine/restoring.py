@@ -24,13 +24,13 @@ from milepost.cache.match import Match, StoredState
 from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
 from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import PrefixFacts
-from milepost.engine.media_keys import (
+from milepost.engine.media.keys import (
     count_positions,
     floor_to_piece,
     holds_up_to,
     is_inside,
 )
-from milepost.engine.memory import Memory
+from milepost.engine.model_runtime import Memory
 from milepost.engine.residency import ResidencyRates, should_leave
 from milepost.engine.sequence import Request
 from milepost.engine.slots import Slot, SlotTable, choose_target

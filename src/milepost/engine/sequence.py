@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
-from milepost.cache.embedding_files import Embeddings
+from milepost.cache.disk.embedding_files import Embeddings
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.detokenizer import Detokenizer
-from milepost.engine.media_prompt import MediaSpan
+from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from milepost.cache.slot_file import read_slot_file, write_slot_file
+from milepost.cache.disk.slot_file import read_slot_file, write_slot_file
 from milepost.engine.checkpointing import Checkpointer
-from milepost.engine.media_keys import holds_up_to
-from milepost.engine.memory import Memory
+from milepost.engine.media.keys import holds_up_to
+from milepost.engine.model_runtime import Memory
 from milepost.engine.persistence import Persister
 from milepost.engine.slots import Slot, SlotTable
 from milepost.errors import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milepost.engine.media_keys import count_positions
+from milepost.engine.media.keys import count_positions
 from milepost.errors import StateRefused
 from milepost.libllama import Context
 from milepost.libllama.state import StateIO

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakSet
 
-from milepost.chat.media_parts import MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.config import MediaInputSettings
 from milepost.errors import InvalidRequest
 from milepost.media.audio import decode_audio

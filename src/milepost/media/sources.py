@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from milepost.chat.media_parts import MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.config import MediaInputSettings
 from milepost.errors import InvalidRequest
 from milepost.media.remote import RemoteFetcher

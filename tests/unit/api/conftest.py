@@ -16,11 +16,11 @@ from tests.models import DEFAULT_TEMPLATE
 
 from milepost.api.app import create_app
 from milepost.api.services import Services
-from milepost.chat.boundaries import BoundaryFinder
-from milepost.chat.reply_places import ReplyPlacer
-from milepost.chat.reply_store import ReplyStore
-from milepost.chat.template_set import load_templates
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.prompts.boundaries import BoundaryFinder
+from milepost.chat.prompts.reply_places import ReplyPlacer
+from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.reply_memory.reply_store import ReplyStore
+from milepost.chat.templates.template_set import load_templates
 from milepost.config import Settings
 from milepost.media.loader import MediaLoader
 

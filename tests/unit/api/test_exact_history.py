@@ -11,22 +11,22 @@ import pytest
 from tests.fakes.engine import delta, finished
 from tests.fakes.vocab import END_TOOL_CALL
 from tests.unit.api.conftest import Api
-from tests.unit.chat.test_token_memo import CountingVocab
+from tests.unit.chat.prompts.test_token_memo import CountingVocab
 
-from milepost.api.chat_prompt import (
+from milepost.api.completion import plan_completion
+from milepost.api.generation_fields import build_params
+from milepost.api.openai.chat_prompt import (
     make_prompt,
     prepare_chat_prompt,
     read_reply_wishes,
     render_prompt,
 )
-from milepost.api.completion import plan_completion
-from milepost.api.generation_fields import build_params
+from milepost.api.openai.schemas import ChatFields
 from milepost.api.request_log import RequestRecord
-from milepost.api.schemas_openai import ChatFields
-from milepost.chat.conversation import parse_conversation
-from milepost.chat.reply_meaning import ReplyMeaning, place_after, places_in
-from milepost.chat.reply_store import KeptReply
-from milepost.chat.tokenizer import PromptTokenizer
+from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, place_after, places_in
+from milepost.chat.reply_memory.reply_store import KeptReply
 from milepost.config import ChatSettings, Settings
 from milepost.protocol.messages import Delta
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from milepost.api.fields import parse_body, quote
-from milepost.api.schemas_native import TokenizeFields
-from milepost.api.schemas_openai import ChatFields
+from milepost.api.native.schemas import TokenizeFields
+from milepost.api.openai.schemas import ChatFields
 from milepost.errors import InvalidRequest
 
 

@@ -12,7 +12,7 @@ from tests.fakes.engine import MODEL
 from tests.unit.api.conftest import Api
 from tests.unit.media.pictures import picture, png_of_header, saved, wav
 
-from milepost.chat.builtin_templates import BUILTIN_TEMPLATES
+from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.config import MediaInputSettings, Settings
 
 SEEING = msgspec.structs.replace(MODEL, has_vision=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.api.conftest import Api
 
-from milepost.api.schemas_native import DetokenizeFields, NativeFields, TokenizeFields
-from milepost.api.schemas_openai import ChatFields, TextFields
+from milepost.api.native.schemas import DetokenizeFields, NativeFields, TokenizeFields
+from milepost.api.openai.schemas import ChatFields, TextFields
 
 ODD_VALUES = (
     *("null", "true", "false", "-1", "0", "1", "1.5", "1e999", "-1e999", "NaN"),

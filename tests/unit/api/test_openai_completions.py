@@ -8,7 +8,7 @@ from tests.fakes.engine import delta, finished
 from tests.unit.api.conftest import Api
 from tests.unit.api.events import read_events
 
-from milepost.api.openai_completions import text_logprobs
+from milepost.api.openai.completions import text_logprobs
 from milepost.protocol.messages import TokenLogprob
 
 

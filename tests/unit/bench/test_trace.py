@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.published import TRACE_PATHS
 
 from milepost.bench.trace import Trace, TraceLine, read_trace, write_trace
 from milepost.errors import BenchmarkFailed
-
-SHARED_TRACES = sorted((Path(__file__).parents[4] / "shared" / "traces").glob("*.jsonl"))
 
 SYSTEM = {"role": "system", "content": "You help."}
 QUESTION = {"role": "user", "content": "What is in a.txt?"}
@@ -191,8 +190,7 @@ def test_the_example_of_the_document_is_a_trace(tmp_path: Path) -> None:
     assert requests[2].reply["content"] == "This."
 
 
-@pytest.mark.skipif(not SHARED_TRACES, reason="no folder with recorded traces")
-@pytest.mark.parametrize("path", SHARED_TRACES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TRACE_PATHS, ids=lambda path: path.stem)
 def test_recorded_traces_expand_as_their_own_reader_does(path: Path, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("trace_format", path.parent / "trace_format.py")
     assert spec is not None

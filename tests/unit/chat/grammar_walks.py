@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from milepost.chat.grammar_writer import SpecialTokens
+from milepost.chat.formats.grammar_writer import SpecialTokens
 
 NUM_BYTES = 256
 HINT_SHARE = 0.25  # of the steps at which a hint is tried

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from milepost.chat.reply_events import (
+from milepost.chat.formats.reply_events import (
     CallArguments,
     CallEnd,
     CallStart,
@@ -19,7 +19,7 @@ from milepost.chat.reply_events import (
     ReasoningText,
     ReplyEvent,
 )
-from milepost.chat.reply_format import (
+from milepost.chat.formats.reply_format import (
     Affix,
     BracedBody,
     HarmonyBody,

@@ -21,7 +21,7 @@ from tests.disk_cache import (
     payload,
 )
 
-from milepost.cache.disk_store import DiskStore
+from milepost.cache.disk.store import DiskStore
 from milepost.cli.main import program, run
 from milepost.config.cache_folder import default_cache_folder
 

@@ -10,8 +10,8 @@ import pytest
 from tests.disk_cache import TIMEOUT_S, history, open_store
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
-from milepost.cache.disk_store import DiskStore
-from milepost.cache.disk_tier import DiskTier
+from milepost.cache.disk.store import DiskStore
+from milepost.cache.disk.tier import DiskTier
 from milepost.engine.persistence import Persister, Sync, parse_sync
 from milepost.engine.prompt_logits import PromptLogits
 from milepost.errors import ConfigurationError

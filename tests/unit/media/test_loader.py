@@ -13,7 +13,7 @@ from PIL import Image
 from tests.fakes.file_server import file_server
 from tests.unit.media.pictures import picture, saved
 
-from milepost.chat.media_parts import MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.config import MediaInputSettings
 from milepost.errors import InvalidRequest
 from milepost.media.loader import MediaFiles, MediaLoader

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from milepost.chat.media_parts import MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.config import MediaInputSettings
 from milepost.errors import InvalidRequest
 from milepost.media.remote import RemoteFetcher

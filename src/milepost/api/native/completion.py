@@ -1,0 +1,214 @@
+"""`/completion`: llama-server's own text endpoint, in one piece or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from milepost.api.completion import Completion, CompletionParams, Prompt, plan_completion
+from milepost.api.completion_stream import CompletionStream
+from milepost.api.fields import parse_body
+from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
+from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.multimodal_prompt import prepare_raw_prompts
+from milepost.api.native.schemas import (
+    GenerationSettings,
+    LogitBiasShape,
+    NativeAnswer,
+    NativeChunk,
+    NativeFields,
+)
+from milepost.api.request_log import name_record
+from milepost.api.services import Services
+from milepost.api.shapes import (
+    ChoiceResult,
+    TimingsShape,
+    logprob_shapes,
+    make_head,
+    progress_shape,
+    timings_shape,
+)
+from milepost.api.sse import EventStreamResponse, encode_event, run_while_connected
+from milepost.api.structured_fields import make_text_constraint
+from milepost.chat.vocab import Vocab
+from milepost.protocol.messages import Delta, Finished, FinishReason, PromptProgress
+from milepost.protocol.sampling import SamplingParams
+
+STOP_TYPES: dict[FinishReason, str] = {
+    "eos": "eos",
+    "stop_string": "word",
+    "limit": "limit",
+    "context_full": "limit",
+    "cancelled": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRequest:
+    """What an answer repeats of its request."""
+
+    model_name: str
+    prompts: Sequence[Prompt]
+    params: CompletionParams
+    wishes: AnswerWishes
+    vocab: Vocab
+
+    def prompt_of(self, index: int) -> Sequence[int]:
+        """Return the text tokens of the prompt of a choice."""
+        return self.prompts[index // self.params.num_choices].tokens
+
+
+def build_native_completion_router(services: Services) -> APIRouter:
+    """Return the routes of this dialect."""
+    router = APIRouter()
+
+    @router.post("/completion")
+    @router.post("/completions")
+    async def complete(request: Request) -> Response:
+        body = await read_body(request, services.settings.server.max_body_bytes)
+        fields = parse_body(NativeFields, body)
+        services.check_model_name(fields.model)
+        num_logprobs = _read_num_logprobs(fields)
+        params = build_params(fields, services, num_logprobs)
+        wishes = read_wishes(fields, services.settings, num_logprobs)
+        prompts = await prepare(services, fields, len(body))
+        # llama-server's answer has no id; the list of requests needs one.
+        record = name_record(request.scope, make_head("cmpl", services.model_name).id)
+        completion = plan_completion(services, prompts, params, record)
+        native = NativeRequest(services.model_name, prompts, params, wishes, services.vocab)
+        if wishes.stream:
+            return EventStreamResponse(NativeStream(completion, native), wishes.ping_interval_s)
+        results = await run_while_connected(request.receive, completion.gather())
+        answers = [native_answer(native, i, result) for i, result in enumerate(results)]
+        return JsonResponse(answers[0] if len(answers) == 1 else answers)
+
+    return router
+
+
+async def prepare(services: Services, fields: NativeFields, num_body_bytes: int) -> list[Prompt]:
+    """Return the prompts as tokens, with what their continuations are held to."""
+    constraint = await services.preparation.run(
+        num_body_bytes, lambda: make_text_constraint(fields, services)
+    )
+    prompts = await prepare_raw_prompts(services, fields.prompt, num_body_bytes)
+    return [replace(prompt, constraint=constraint) for prompt in prompts]
+
+
+def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> NativeAnswer:
+    """Return the answer for one choice; of a stream, its last event, which has no text."""
+    end = result.end
+    wishes = native.wishes
+    text = result.text
+    return NativeAnswer(
+        index=index,
+        content="" if wishes.stream else text,
+        tokens=() if wishes.stream or not wishes.tokens else tuple(result.tokens),
+        model=native.model_name,
+        tokens_predicted=end.timings.predicted_n,
+        tokens_evaluated=end.num_prompt_tokens,
+        generation_settings=generation_settings(
+            native.params.sampling, native.params, native.wishes
+        ),
+        prompt=native.vocab.detokenize(native.prompt_of(index), special=True),
+        has_new_line="\n" in text,
+        truncated=end.reason == "context_full",
+        stop_type=STOP_TYPES[end.reason],
+        stopping_word=end.stop_string,
+        tokens_cached=end.num_prompt_tokens + end.timings.predicted_n,
+        timings=timings_shape(end.timings),
+        completion_probabilities=(
+            logprob_shapes(result.logprobs) if wishes.logprobs and not wishes.stream else UNSET
+        ),
+    )
+
+
+def generation_settings(
+    sampling: SamplingParams,
+    params: CompletionParams | None = None,
+    wishes: AnswerWishes | None = None,
+) -> GenerationSettings:
+    """Return settings as llama-server lists them; without a request, those of the server."""
+    same = {
+        name: getattr(sampling, name)
+        for name in sampling.__struct_fields__
+        if name in GenerationSettings.__struct_fields__ and name != "logit_bias"
+    }
+    return GenerationSettings(
+        **same,
+        logit_bias=tuple(
+            LogitBiasShape(token=token, bias=bias if math.isfinite(bias) else None)
+            for token, bias in sampling.logit_bias
+        ),
+        stop=params.stop if params else (),
+        max_tokens=params.max_tokens if params else -1,
+        n_predict=params.max_tokens if params else -1,
+        n_probs=max(params.num_logprobs, 0) if params else 0,
+        stream=wishes.stream if wishes else False,
+        timings_per_token=wishes.timings_per_token if wishes else False,
+    )
+
+
+class NativeStream(CompletionStream):
+    """Events of a `/completion` stream; there is no end mark."""
+
+    def __init__(self, completion: Completion, native: NativeRequest) -> None:
+        super().__init__(completion, native.wishes, asyncio.get_running_loop().time)
+        self._native = native
+        self._has_new_line = [False] * completion.num_results
+
+    def begin(self) -> bytes:
+        """Return nothing: there is nothing to say yet."""
+        return b""
+
+    def progress(self, index: int, progress: PromptProgress) -> bytes:
+        """Return an event with `prompt_progress`."""
+        return encode_event(
+            NativeChunk(
+                index=index,
+                content="",
+                tokens=(),
+                tokens_predicted=0,
+                tokens_evaluated=progress.num_tokens,
+                prompt_progress=progress_shape(progress),
+            )
+        )
+
+    def delta(self, index: int, delta: Delta, timings: TimingsShape | None) -> bytes:
+        """Return an event with new text."""
+        self._has_new_line[index] |= "\n" in delta.text
+        return encode_event(
+            NativeChunk(
+                index=index,
+                content=delta.text,
+                tokens=delta.tokens,
+                tokens_predicted=self.num_decoded[index],
+                tokens_evaluated=len(self._native.prompt_of(index)),
+                timings=timings or UNSET,
+                completion_probabilities=(
+                    logprob_shapes(delta.logprobs) if self.wishes.logprobs else UNSET
+                ),
+            )
+        )
+
+    def finish(self, index: int, end: Finished) -> bytes:
+        """Return the last event of a choice."""
+        answer = native_answer(self._native, index, ChoiceResult(finished=end))
+        return encode_event(msgspec.structs.replace(answer, has_new_line=self._has_new_line[index]))
+
+    def end(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+
+def _read_num_logprobs(fields: NativeFields) -> int:
+    if fields.n_probs is None and fields.logprobs is not None:
+        fields = fields.model_copy(update={"n_probs": fields.logprobs})
+    return read_n_probs(fields)

@@ -1,0 +1,222 @@
+"""`/v1/chat/completions`: messages in, a message out, in one piece or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from milepost.api.completion import Completion, plan_completion
+from milepost.api.completion_stream import CompletionStream
+from milepost.api.fields import field_error, parse_body
+from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
+from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.openai.chat_prompt import prepare_chat_prompt
+from milepost.api.openai.chat_reply import ChatReply, make_deltas, make_message
+from milepost.api.openai.schemas import (
+    ChatAnswer,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatFields,
+    ChatLogprobs,
+)
+from milepost.api.request_log import name_record
+from milepost.api.services import Services
+from milepost.api.shapes import (
+    SYSTEM_FINGERPRINT,
+    AnswerHead,
+    ChoiceResult,
+    TimingsShape,
+    logprob_shapes,
+    make_head,
+    progress_shape,
+    sum_timings,
+    timings_shape,
+    usage_shape,
+)
+from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_connected
+from milepost.chat.replies.reply_plan import ReplyPlan
+from milepost.errors import InvalidRequest
+from milepost.protocol.messages import Delta, Finished, PromptProgress
+
+MAX_TOP_LOGPROBS = 20  # OpenAI's limit
+
+
+def build_chat_router(services: Services) -> APIRouter:
+    """Return the routes of this dialect."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions")
+    @router.post("/chat/completions")
+    async def complete_chat(request: Request) -> Response:
+        body = await read_body(request, services.settings.server.max_body_bytes)
+        fields = parse_body(ChatFields, body)
+        services.check_model_name(fields.model)
+        num_logprobs = read_num_logprobs(fields)
+        params = build_params(fields, services, num_logprobs)
+        wishes = read_wishes(fields, services.settings, num_logprobs)
+        chat = await prepare_chat_prompt(services, fields, len(body))
+        head = make_head("chatcmpl", services.model_name)
+        record = name_record(request.scope, head.id)
+        completion = plan_completion(services, [chat.prompt], params, record)
+        if wishes.stream:
+            stream = ChatStream(completion, wishes, head, chat.reply)
+            return EventStreamResponse(stream, wishes.ping_interval_s)
+        results = await run_while_connected(request.receive, completion.gather())
+        return JsonResponse(
+            chat_answer(head, read_choices(results, chat.reply, head, wishes), completion)
+        )
+
+    return router
+
+
+def read_num_logprobs(fields: ChatFields) -> int:
+    """Return how many alternatives per token are wanted; -1: no logprobs at all."""
+    if not fields.logprobs:
+        if fields.top_logprobs:
+            raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
+        return read_n_probs(fields)
+    if fields.top_logprobs is None:
+        return max(read_n_probs(fields), 0)
+    if not 0 <= fields.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise field_error(
+            "top_logprobs", f"must be between 0 and {MAX_TOP_LOGPROBS}", fields.top_logprobs
+        )
+    return fields.top_logprobs
+
+
+def read_choices(
+    results: Sequence[ChoiceResult], plan: ReplyPlan, head: AnswerHead, wishes: AnswerWishes
+) -> tuple[ChatChoice, ...]:
+    """Return the choices of an answer in one piece."""
+    choices: list[ChatChoice] = []
+    for index, result in enumerate(results):
+        reply = ChatReply(plan, head.id)
+        reason = result.end.reason
+        events = [*reply.read(result.text), *reply.finish(reason)]
+        logprobs = ChatLogprobs(content=logprob_shapes(result.logprobs))
+        choices.append(
+            ChatChoice(
+                index=index,
+                message=make_message(events),
+                logprobs=logprobs if wishes.logprobs else None,
+                finish_reason=reply.finish_reason(reason),
+                tokens=tuple(result.tokens) if wishes.tokens else UNSET,
+            )
+        )
+    return tuple(choices)
+
+
+def chat_answer(
+    head: AnswerHead, choices: tuple[ChatChoice, ...], completion: Completion
+) -> ChatAnswer:
+    """Return the answer in one piece."""
+    return ChatAnswer(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        system_fingerprint=SYSTEM_FINGERPRINT,
+        choices=choices,
+        usage=usage_shape(completion.ends, completion.num_choices),
+        timings=sum_timings(completion.ends, completion.num_choices),
+    )
+
+
+class ChatStream(CompletionStream):
+    """Chunks of a chat answer.
+
+    The role comes first and at once, so that a client sees life before a long prefill. Progress
+    chunks have an empty delta: repeating the role, as llama-server does, would be appended to it
+    by clients that add deltas up.
+
+    One step of the engine may become several chunks, or none while text is held back that may
+    become a marker. Its logprobs and tokens go with the first of them, whatever that adds, and
+    with an empty delta where there is none: those of a chat are of all that was sampled.
+    """
+
+    def __init__(
+        self, completion: Completion, wishes: AnswerWishes, head: AnswerHead, plan: ReplyPlan
+    ) -> None:
+        super().__init__(completion, wishes, asyncio.get_running_loop().time)
+        self._head = head
+        self._replies = [ChatReply(plan, head.id) for _ in range(completion.num_results)]
+        self._may_call = bool(plan.tools)
+
+    def begin(self) -> bytes:
+        """Return a chunk with the role for each choice; null content becomes text or stays."""
+        role = ChatDelta(role="assistant", content=None if self._may_call else "")
+        return b"".join(
+            self._chunk((ChatChunkChoice(index=index, delta=role),))
+            for index in range(self.completion.num_results)
+        )
+
+    def progress(self, index: int, progress: PromptProgress) -> bytes:
+        """Return a chunk with `prompt_progress`."""
+        choice = ChatChunkChoice(index=index, delta=ChatDelta())
+        return self._chunk((choice,), prompt_progress=progress_shape(progress))
+
+    def delta(self, index: int, delta: Delta, timings: TimingsShape | None) -> bytes:
+        """Return chunks with what new text adds."""
+        deltas = list(make_deltas(self._replies[index].read(delta.text)))
+        if self.wishes.tokens or self.wishes.logprobs:
+            deltas = deltas or [ChatDelta()]
+        frames = [
+            self._chunk((ChatChunkChoice(index=index, delta=added),), timings=timings or UNSET)
+            for added in deltas[1:]
+        ]
+        if deltas:
+            frames.insert(0, self._first_chunk(index, deltas[0], delta, timings))
+        return b"".join(frames)
+
+    def finish(self, index: int, end: Finished) -> bytes:
+        """Return the last chunks of a choice: text that was held back, and the reason."""
+        reply = self._replies[index]
+        rest = [
+            self._chunk((ChatChunkChoice(index=index, delta=added),))
+            for added in make_deltas(reply.finish(end.reason))
+        ]
+        reason = reply.finish_reason(end.reason)
+        choice = ChatChunkChoice(index=index, delta=ChatDelta(), finish_reason=reason)
+        return b"".join(rest) + self._chunk((choice,), timings=timings_shape(end.timings))
+
+    def end(self) -> bytes:
+        """Return the usage, if it is wanted, and the end mark."""
+        if not self.wishes.include_usage:
+            return DONE
+        ends, num_choices = self.completion.ends, self.completion.num_choices
+        usage = self._chunk(
+            (), usage=usage_shape(ends, num_choices), timings=sum_timings(ends, num_choices)
+        )
+        return usage + DONE
+
+    def _first_chunk(
+        self, index: int, added: ChatDelta, delta: Delta, timings: TimingsShape | None
+    ) -> bytes:
+        logprobs = ChatLogprobs(content=logprob_shapes(delta.logprobs))
+        choice = ChatChunkChoice(
+            index=index,
+            delta=added,
+            logprobs=logprobs if self.wishes.logprobs else UNSET,
+            tokens=delta.tokens if self.wishes.tokens else UNSET,
+        )
+        return self._chunk((choice,), timings=timings or UNSET)
+
+    def _chunk(self, choices: tuple[ChatChunkChoice, ...], **extra: Any) -> bytes:
+        head = self._head
+        return encode_event(
+            ChatChunk(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                system_fingerprint=SYSTEM_FINGERPRINT,
+                choices=choices,
+                **extra,
+            )
+        )

@@ -1,0 +1,1 @@
+"""The disk tier: files, index, and what is read and written."""

@@ -1,0 +1,301 @@
+"""Moves segments and checkpoints between the tree and the disk.
+
+The tree holds them all: what has bytes in memory, what has a blob on disk, or both. Along a path
+the ones with a blob come first, for they are written from the root on. Called by the engine's loop;
+only `fetch` and `close` wait for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from milepost.cache.checkpoint import Checkpoint
+from milepost.cache.disk.load_tree import grow_forest
+from milepost.cache.disk.store import DiskStatistics, DiskStore
+from milepost.cache.disk.writer import Completion
+from milepost.cache.match import StoredState
+from milepost.cache.prefix_cache import PrefixCache
+from milepost.cache.segment import NO_BLOB, Data, Segment
+from milepost.cache.tree import Node, Path, Tokens
+from milepost.errors import StoredStateLost
+
+logger = logging.getLogger(__name__)
+
+# Where a later run will want to go on from a history, besides its last states.
+KEPT_KINDS = ("system_end", "date", "divergence", "last_user", "breakpoint")
+NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
+NUM_LAST_MEDIA = 2  # right before and behind the last image, which is often replaced
+# Others may take so many times the bytes of the cells between them. Arbitrary: with a hybrid of 27B
+# they are 1,200 tokens apart.
+MAX_STATE_SHARE = 2.0
+BARE_GAP_TOKENS = 2048.0  # where there are no cells to compare with; arbitrary
+# When the budget is full, this part of it is freed at once. Arbitrary.
+SLACK = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTier:
+    """What was found on disk at start."""
+
+    num_blobs: int
+    num_useless: int  # that fit nowhere, and were removed
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """Where the prompt of a history ended, and the logits that its answer began with."""
+
+    pos: int
+    logits: Data
+
+
+class DiskTier:
+    """The disk below one prefix cache."""
+
+    def __init__(self, store: DiskStore, cache: PrefixCache) -> None:
+        self._store = store
+        self._cache = cache
+        self._pending: dict[int, Segment | Checkpoint] = {}  # by ticket
+        self._pending_logits: dict[int, Checkpoint] = {}  # the states that they belong to
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The measured rate of reading; 0 while it is not known."""
+        return self._store.statistics().read_bytes_per_s
+
+    def statistics(self) -> DiskStatistics:
+        """Return the sizes and totals."""
+        return self._store.statistics()
+
+    def load(self, offset_s: float) -> LoadedTier:
+        """Let the tree know what earlier runs left; reads no states.
+
+        `offset_s` is the time of day minus the clock of the tree.
+
+        Raises:
+            DiskCacheUnusable: the index cannot be read.
+        """
+        forest = self._store.load()
+        useless = grow_forest(forest, self._cache, offset_s)
+        self._store.remove(useless)
+        return LoadedTier(len(forest.blobs), len(useless), self._store.num_bytes)
+
+    def fetch(self, state: StoredState) -> None:
+        """Read what a state needs and memory lacks.
+
+        Raises:
+            StoredStateLost: a part of it is gone; it is no longer in the tree.
+        """
+        missing = [held for held in state.held if held.data is None]
+        self._store.prefetch(held.blob_id for held in missing)
+        for held in missing:
+            self._fetch_one(held)
+        self._store.touch(held.blob_id for held in state.held if held.blob_id != NO_BLOB)
+
+    def read_logits(self, tokens: Tokens) -> Data | None:
+        """Read the logits behind a prompt that an earlier run answered; None: there are none."""
+        checkpoint = self._cache.find_checkpoint(tokens)
+        if checkpoint is None or checkpoint.logits_id == NO_BLOB:
+            return None
+        try:
+            return self._store.read(checkpoint.logits_id)
+        except StoredStateLost as error:
+            logger.warning("%s", error)
+            checkpoint.logits_id = NO_BLOB
+            return None
+
+    def fetch_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Read a state if memory lacks it; raises as `fetch`."""
+        if checkpoint.data is None:
+            self._fetch_one(checkpoint)
+            self._store.touch([checkpoint.blob_id])
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The folder of its fingerprint."""
+        return self._store.folder
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self._pending or self._pending_logits)
+
+    def prefetch(self, state: StoredState) -> None:
+        """Begin to read what a state needs, for a request that still waits."""
+        self._store.prefetch(held.blob_id for held in state.held if held.data is None)
+
+    def has_unsaved(self, share: float) -> bool:
+        """Return whether what the disk does not have takes such a part of the memory's budget."""
+        limit = share * self._cache.limits.budget_bytes
+        if self._cache.num_bytes < limit:
+            return False
+        held = (one for node in self._cache.inventory.tree.walk() for one in node.held)
+        return sum(one.ram_bytes for one in held if one.blob_id == NO_BLOB) >= limit
+
+    def save(self, tokens: Tokens, prompt_end: PromptEnd | None = None) -> bool:
+        """Have what is known of a history written: its cells, and the states worth it.
+
+        `prompt_end` is in it. Returns False if the queue is full: the rest is to be tried again.
+        """
+        path = self._cache.find(tokens)
+        if not path.nodes:
+            return True
+        known = np.concatenate([node.tokens for node in path.nodes])
+        waiting = set(self._pending.values())
+        for node in path.nodes:
+            for segment in node.own_segments:
+                if segment.blob_id != NO_BLOB or segment in waiting:
+                    continue
+                if not self._put(segment, history_of(segment, node, known)):
+                    return False
+        for checkpoint in choose_saved(path):
+            if checkpoint.blob_id != NO_BLOB or checkpoint in waiting:
+                continue
+            if not self._put(checkpoint, known[: checkpoint.pos]):
+                return False
+        if prompt_end is not None:
+            self._put_logits(tokens[: prompt_end.pos], path, prompt_end.logits)
+        return True
+
+    def pin(self, tokens: Tokens, kind: str) -> None:
+        """Remember a pin for later runs."""
+        self._store.pin(tokens, kind)
+
+    def unpin(self, tokens: Tokens) -> None:
+        """Take back a pin."""
+        self._store.unpin(tokens)
+
+    def settle(self, now_s: float) -> None:
+        """Note what was written since the last call, and remove what is of no use any more."""
+        refused_bytes = 0
+        for completion in self._store.take_completions():
+            refused_bytes += self._complete(completion)
+        if refused_bytes:
+            budget_bytes = self._store.statistics().budget_bytes
+            self._cache.evict_from_disk(refused_bytes + int(budget_bytes * SLACK), now_s)
+        if dropped := self._cache.inventory.take_dropped_blobs():
+            self._store.remove(dropped)
+
+    def flush(self, now_s: float, timeout_s: float) -> bool:
+        """Wait until all that was asked for is written; return whether it was done in time."""
+        is_done = self._store.flush(timeout_s)
+        self.settle(now_s)
+        return is_done
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, and stop; return whether it was done in time."""
+        if dropped := self._cache.inventory.take_dropped_blobs():
+            self._store.remove(dropped)
+        return self._store.close(timeout_s)
+
+    # --- private -------------------------------------------------------------------------
+
+    def _fetch_one(self, held: Segment | Checkpoint) -> None:
+        try:
+            data = self._store.read(held.blob_id)
+        except StoredStateLost:
+            self._cache.inventory.lose(held)
+            raise
+        self._cache.inventory.take_in(held, data)
+
+    def _put_logits(self, tokens: Tokens, path: Path, logits: Data) -> None:
+        """Write the logits of a state that is or will be on disk; earlier ones need not stay."""
+        checkpoint = self._cache.find_checkpoint(tokens)
+        if checkpoint is None or checkpoint.logits_id != NO_BLOB:
+            return
+        is_waiting = checkpoint in self._pending.values()
+        if checkpoint in self._pending_logits.values() or not (checkpoint.blob_id or is_waiting):
+            return
+        ticket = self._store.put_logits(tokens, logits)
+        if ticket is None:  # only this prompt, sent again, would have needed them
+            return
+        self._pending_logits[ticket] = checkpoint
+        for earlier in path.checkpoints:
+            if earlier.pos < checkpoint.pos:
+                self._cache.inventory.drop_logits(earlier)
+
+    def _put(self, held: Segment | Checkpoint, history: Tokens) -> bool:
+        assert held.data is not None, "what is not in memory is on disk"
+        if isinstance(held, Segment):
+            ticket = self._store.put_segment(history, held.start, held.data)
+        else:
+            ticket = self._store.put_checkpoint(history, held.kind, held.data)
+        if ticket is None:
+            return False
+        self._pending[ticket] = held
+        return True
+
+    def _complete(self, completion: Completion) -> int:
+        """Note what became of a put; return the bytes that the budget had no room for."""
+        if completion.ticket in self._pending_logits:
+            self._complete_logits(self._pending_logits.pop(completion.ticket), completion)
+            return 0
+        held = self._pending.pop(completion.ticket)
+        if completion.blob is None:
+            return completion.num_bytes if completion.refusal == "budget" else 0
+        if held.is_held:
+            held.blob_id = completion.blob.id
+        else:
+            self._store.remove([completion.blob.id])
+        return 0
+
+    def _complete_logits(self, checkpoint: Checkpoint, completion: Completion) -> None:
+        if completion.blob is None:
+            return
+        if checkpoint.is_held and checkpoint.blob_id != NO_BLOB:  # the state was written before
+            checkpoint.logits_id = completion.blob.id
+        else:
+            self._store.remove([completion.blob.id])
+
+
+def history_of(segment: Segment, node: Node, tokens: Tokens) -> Tokens:
+    """Return the tokens up to the end of a segment that begins in a node of a path.
+
+    It may reach beyond the path, into the conversation that it was written for. Where that was
+    dropped, the tokens end where it left the path: what the cells hold beyond is never used.
+    """
+    part = next(each for each in node.parts if each.segment is segment)
+    pieces = [tokens[: part.end]]
+    while part.end == node.end:
+        children = node.children.values()
+        shared = [each for each in children if each.parts and each.parts[0].segment is segment]
+        if not shared:
+            break
+        node, part = shared[0], shared[0].parts[0]
+        pieces.append(node.tokens[: part.end - part.start])
+    return np.concatenate(pieces)
+
+
+def choose_saved(path: Path) -> list[Checkpoint]:
+    """Choose the states of a history that are worth a place on disk. Pure.
+
+    Those where later runs will most likely go on, and others for histories that are taken up
+    again somewhere in the middle: so far apart that states take no more than a few times the bytes
+    of the cells between them.
+    """
+    checkpoints = path.checkpoints
+    last = checkpoints[-NUM_LAST_CHECKPOINTS:]
+    last += [held for held in checkpoints if held.kind == "media"][-NUM_LAST_MEDIA:]
+    gap = choose_gap(path)
+    chosen: list[Checkpoint] = []
+    for held in checkpoints:
+        is_far = held.pos - (chosen[-1].pos if chosen else 0) >= gap
+        if is_far or held.kind in KEPT_KINDS or held in last:
+            chosen.append(held)
+    return chosen
+
+
+def choose_gap(path: Path) -> float:
+    """Return how many tokens states without a better reason are apart from each other. Pure."""
+    segments = [segment for node in path.nodes for segment in node.own_segments]
+    num_tokens = sum(segment.end - segment.start for segment in segments)
+    num_bytes = sum(segment.num_bytes for segment in segments)
+    state_bytes = max((held.num_bytes for held in path.checkpoints), default=0)
+    if not num_bytes:
+        return BARE_GAP_TOKENS
+    return state_bytes * num_tokens / num_bytes / MAX_STATE_SHARE

@@ -1,0 +1,1 @@
+"""What a conversation is: checked messages, media parts, breakpoints, control-token guard."""

@@ -1,0 +1,113 @@
+"""The small marked conversations that probing renders, and what is read of their prompts.
+
+All that is asked of a template goes through `Probe`, which never raises: what a template refuses
+is None. Each text of a conversation is a word that no template contains, so that what a template
+writes can be told from what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from milepost.chat.conversation.conversation import Conversation, Message, parse_conversation
+
+# Renders a conversation with or without generation prompt and with further variables; None when
+# the template refuses it.
+TryRender = Callable[[Conversation, bool, Mapping[str, Any]], str | None]
+
+SYSTEM, USER, LATER_USER = "mpsystem", "mpuser", "mplater"
+ANSWER, LATER_ANSWER, REASONING = "mpanswer", "mpsecond", "mpthought"
+RESULT, LATER_RESULT = "mpresult", "mpoutput"
+NAMES = ("mptoola", "mptoolb")
+IDS = ("mpcall0aa", "mpcall1bb")  # nine letters and digits, as Mistral's templates demand
+KEYS = (("mpkeya", "mpkeyb"), ("mpkeyc", "mpkeyd"))
+OTHER_VALUES = (470011, 470022)
+VALUES = (("mpvala", "mpvalb"), ("mpvalc", "mpvald"))
+
+
+def system() -> Message:
+    """Return a system message."""
+    return {"role": "system", "content": SYSTEM}
+
+
+def user(text: str = USER) -> Message:
+    """Return a user message."""
+    return {"role": "user", "content": text}
+
+
+def answer(text: str = ANSWER, **fields: Any) -> Message:
+    """Return an assistant message."""
+    return {"role": "assistant", "content": text, **fields}
+
+
+def calling(*calls: Message, text: str = "", **fields: Any) -> Message:
+    """Return an assistant message with tool calls."""
+    return {"role": "assistant", "content": text, "tool_calls": list(calls), **fields}
+
+
+def call(number: int, arguments: Mapping[str, Any] | None = None) -> Message:
+    """Return one of the two tool calls; its arguments are two texts unless others are given."""
+    if arguments is None:
+        arguments = dict(zip(KEYS[number], VALUES[number], strict=True))
+    function = {"name": NAMES[number], "arguments": arguments}
+    return {"type": "function", "id": IDS[number], "function": function}
+
+
+def result(number: int = 0) -> Message:
+    """Return the result of one of the two tool calls."""
+    text = (RESULT, LATER_RESULT)[number]
+    return {"role": "tool", "content": text, "tool_call_id": IDS[number], "name": NAMES[number]}
+
+
+OTHER_CALL = call(0, dict(zip(KEYS[0], OTHER_VALUES, strict=True)))
+
+
+def _tool(number: int) -> dict[str, Any]:
+    properties = {key: {"type": "string", "description": "A text."} for key in KEYS[number]}
+    parameters = {"type": "object", "properties": properties, "required": list(KEYS[number])}
+    function = {"name": NAMES[number], "description": "A tool.", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+TOOLS = [_tool(0), _tool(1)]
+
+
+class Probe:
+    """A template that questions are put to."""
+
+    def __init__(self, source: str, try_render: TryRender, controls: Iterable[str] = ()) -> None:
+        self.source = source
+        self.controls = frozenset(controls)  # how the model's control tokens are spelled
+        self._try_render = try_render
+
+    def prompt(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:
+        """Return the prompt of a conversation with its generation prompt."""
+        return self._try_render(_conversation(messages, tools), True, variables)
+
+    def history(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:
+        """Return the text of a conversation without a generation prompt."""
+        return self._try_render(_conversation(messages, tools), False, variables)
+
+    def generation(self, **variables: Any) -> str:
+        """Return what stands behind the text of the last user message; empty if that fails."""
+        return behind(self.prompt(user(), **variables), USER) or ""
+
+
+def behind(text: str | None, marker: str) -> str | None:
+    """Return what follows the last place of a marker, None if there is none."""
+    if text is None or marker not in text:
+        return None
+    return text[text.rindex(marker) + len(marker) :]
+
+
+def between(text: str | None, marker: str, following: str) -> str | None:
+    """Return what stands between the last place of a marker and the next of another, or None."""
+    rest = behind(text, marker)
+    if rest is None or following not in rest:
+        return None
+    return rest[: rest.index(following)]
+
+
+def _conversation(messages: tuple[Message, ...], tools: bool) -> Conversation:
+    return parse_conversation(list(messages), TOOLS if tools else None)

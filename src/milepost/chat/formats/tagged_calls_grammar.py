@@ -1,0 +1,174 @@
+"""Writes calls whose arguments stand in tags of their own: strings raw, other values as JSON.
+
+Raw text ends at its closing tag where the next argument, or the end of the call, stands behind it:
+text about tags may stand in it. So what follows a value is written together with its end:
+
+    <parameter=  path> a.py </parameter> <parameter=   line> 3 </parameter> </function>
+                 ^ node                                ^ node
+"""
+
+from __future__ import annotations
+
+import json
+
+from milepost.chat.formats.call_schemas import (
+    CallableTool,
+    Property,
+    as_root,
+    constants_of,
+    may_be_string,
+    properties_of,
+    resolve,
+    takes_others,
+)
+from milepost.chat.formats.grammar_writer import (
+    MAX_SPACE,
+    GrammarWriter,
+    choice,
+    is_token,
+    quote,
+    seq,
+)
+from milepost.chat.formats.reply_format import TaggedBody
+
+OTHER_KEY = "[^<>\"'=\\s\\x5c\\x2f]{1,64}"  # of an argument that no schema names
+ANY_TEXT = r"(.|\n)*"
+
+
+def write_call(body: TaggedBody, end: str, tool: CallableTool, writer: GrammarWriter) -> str:
+    """Return an expression for a call of one tool; `end` is the marker at the end of it."""
+    arguments = _Arguments(body, end, tool, writer)
+    return seq(
+        writer.exact(body.name_start),
+        writer.plain(tool.name),
+        writer.exact(body.name_end.rstrip()),
+        writer.space,
+        arguments.write(),
+    )
+
+
+class _Arguments:
+    """Writes the arguments of one tool, each as a node that knows what may follow."""
+
+    def __init__(
+        self, body: TaggedBody, end: str, tool: CallableTool, writer: GrammarWriter
+    ) -> None:
+        self._body = body
+        self._tool = tool
+        self._writer = writer
+        self._named = properties_of(tool.schema) if tool.is_strict else []
+        self._names = [writer.fresh("arg") for _ in (*self._named, None)]
+        required = [i for i, one in enumerate(self._named) if one.is_required]
+        self._last_required = max(required, default=-1)
+        self._rests: dict[int, str] = {}  # by node
+        self._takes_others = not tool.is_strict or takes_others(tool.schema)
+        self._key_start = body.key_start.strip()
+        self._value_end = body.value_end.strip()
+        self._end = end
+
+    def write(self) -> str:
+        """Return an expression for all arguments and the end."""
+        for node in reversed(range(len(self._named) + 1)):  # each finds the next one written
+            self._rest(node)
+        return self._behind_value(0)
+
+    def _behind_value(self, node: int) -> str:
+        """Return an expression for the arguments from a node on, where another one is complete."""
+        rest = self._rest(node)
+        ways = [seq(self._writer.exact(self._key_start), rest)] if rest else []
+        return choice(*ways, *([self._writer.exact(self._end)] if self._may_end(node) else ()))
+
+    def _may_end(self, node: int) -> bool:
+        return node > self._last_required
+
+    def _rest(self, node: int) -> str:
+        """Return an expression for the arguments from a node on, "" where there are none.
+
+        The last node is any argument without a name of its own.
+        """
+        if node not in self._rests:
+            self._rests[node] = self._write_rest(node)
+        return self._rests[node]
+
+    def _write_rest(self, node: int) -> str:
+        if node == len(self._named):
+            return self._node(node) if self._takes_others else ""
+        later = "" if self._named[node].is_required else self._rest(node + 1)
+        return self._writer.rule(choice(self._node(node), later)) if later else self._node(node)
+
+    def _node(self, node: int) -> str:
+        write = self._write_named if node < len(self._named) else self._write_other
+        return self._writer.recursive(self._names[node], lambda _: write(node))
+
+    def _write_named(self, node: int) -> str:
+        one = self._named[node]
+        ways = self._values(one)
+        name = self._writer.plain(one.name)
+        if not ways:
+            return seq(name, self._raw(node + 1))
+        return seq(name, choice(*ways), self._behind_tag(node + 1))
+
+    def _write_other(self, node: int) -> str:
+        key, body = self._writer.pattern(OTHER_KEY), self._body
+        if not body.json_key_end:
+            return seq(key, self._raw(node))
+        value = self._value(body.json_key_end, self._writer.json(True))
+        return seq(key, choice(self._raw(node), seq(value, self._behind_tag(node))))
+
+    def _values(self, one: Property) -> list[str]:
+        """Return the ways to write a value that ends by itself, none for any string."""
+        body, writer, root = self._body, self._writer, self._tool.schema
+        json_key_end = body.json_key_end or body.key_end
+        constants = constants_of(resolve(one.schema, root))
+        if constants:
+            return [
+                self._text_value(value)
+                if isinstance(value, str)
+                else self._value(json_key_end, writer.plain(json.dumps(value)))
+                for value in constants
+            ]
+        if may_be_string(one.schema, root):
+            return []
+        return [self._value(json_key_end, writer.json(as_root(one.schema, root)))]
+
+    def _value(self, key_end: str, value: str) -> str:
+        writer = self._writer
+        return seq(writer.opening(key_end), value, writer.closing(self._value_end))
+
+    def _text_value(self, text: str) -> str:
+        """Return one certain text; only the line breaks of the template may stand beside it."""
+        writer, body = self._writer, self._body
+        line_break = writer.optional(writer.plain("\n"))
+        return seq(
+            writer.exact(body.key_end.rstrip()),
+            line_break if body.key_end.endswith("\n") else "",
+            writer.plain(text),
+            line_break if body.value_end.startswith("\n") else "",
+            writer.exact(self._value_end),
+        )
+
+    def _behind_tag(self, node: int) -> str:
+        return seq(self._writer.space, self._behind_value(node))
+
+    def _raw(self, node: int) -> str:
+        """Return raw text, its end tag, and the arguments from a node on."""
+        writer = self._writer
+        key_end = writer.exact(self._body.key_end.rstrip())
+        if any(is_token(writer.exact(tag)) or not tag for tag in self._tags):
+            end_of_text = writer.short_until(self._value_end, ANY_TEXT)
+            return seq(key_end, end_of_text, self._behind_tag(node))
+        ways = []
+        if rest := self._rest(node):
+            ways.append(seq(self._text_before(self._key_start), rest))
+        if self._may_end(node):
+            ways.append(self._text_before(self._end))
+        return seq(key_end, choice(*ways))
+
+    @property
+    def _tags(self) -> tuple[str, str, str]:
+        return self._value_end, self._key_start, self._end
+
+    def _text_before(self, tag: str) -> str:
+        """Return text up to its end tag where another tag stands behind that."""
+        space = rf"/[ \t\r\n]{{0,{MAX_SPACE}}}/"
+        return self._writer.lazy(f"/{ANY_TEXT}/ {quote(self._value_end)} {space} {quote(tag)}")

@@ -1,0 +1,1 @@
+"""From a rendered conversation to tokens, boundaries and the replies in it."""

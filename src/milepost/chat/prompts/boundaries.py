@@ -1,0 +1,249 @@
+"""Marks where in a prompt a later request may stop sharing it.
+
+Called once per request, after the rendering. What was found for a conversation is remembered, so
+that its next turn costs a rendering of the new messages only. Nothing here changes a prompt, and
+no failure of a template reaches the request: a boundary that cannot be found is left out.
+
+`system_end`    of what all conversations with the same system messages and tools begin with
+`date`          before the first line of the system messages that names a date or a time
+`message_end`   of one message
+`last_user`     before the last user message, and where its template will drop reasoning, behind it;
+                instead of the former, before what an agent moves along at the end of its last one
+`prompt_end`    of the last message, before the generation prompt
+`breakpoint`    where the client says so, and none of the above that is always met exactly is
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from milepost.chat.conversation.breakpoints import Breakpoint, find_part_end
+from milepost.chat.conversation.control_texts import RenderedPrompt
+from milepost.chat.conversation.conversation import Conversation, media_in
+from milepost.chat.prompts.dates import find_date
+from milepost.chat.prompts.frames import count_head
+from milepost.chat.prompts.moving_tail import find_moving_tail
+from milepost.chat.prompts.prompt_reader import History, PromptReader, count_shared
+from milepost.chat.prompts.reply_places import (
+    NOTHING_FOUND,
+    MessagePlaces,
+    RepliesFound,
+    ReplyCounts,
+    ReplyPlacer,
+)
+from milepost.chat.templates.template_set import TemplateSet
+from milepost.protocol.messages import BoundaryKind
+
+MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
+MAX_READERS = 16  # combinations of template and variables remembered; arbitrary
+MIN_SYSTEM_CHARS = 256  # less is computed faster than it is fetched; arbitrary
+
+
+@dataclass(frozen=True, slots=True)
+class TextBoundary:
+    """A boundary at an offset into the text of a prompt."""
+
+    offset: int
+    kind: BoundaryKind
+    message_index: int = -1  # of the message that ends there
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBoundaries:
+    """What is known about where later requests will leave a prompt."""
+
+    boundaries: tuple[TextBoundary, ...] = ()  # in rising order
+    keeps_prompt_end: bool = False  # they may leave it between `prompt_end` and its last token
+    replies: RepliesFound = NOTHING_FOUND  # with the tokens of those that were sampled here
+    opening: str | None = None  # the generation prompt; None where it is not known
+
+
+class BoundaryFinder:
+    """Finds the boundaries of prompts that the templates of one model made.
+
+    Two threads may prepare requests at once, so what is remembered is replaced, not changed; at
+    worst one of two histories is forgotten.
+    """
+
+    def __init__(self, templates: TemplateSet, replies: ReplyPlacer | None = None) -> None:
+        self._templates = templates
+        self._replies = replies
+        self._readers: dict[tuple[int, str, bool], PromptReader] = {}  # last used last
+        self._histories: tuple[tuple[PromptReader, History], ...] = ()  # last used last
+
+    @property
+    def reply_counts(self) -> ReplyCounts:
+        """What became of the replies in all conversations since the start."""
+        return ReplyCounts() if self._replies is None else self._replies.counts
+
+    def forget(self) -> None:
+        """Forget all conversations; each costs more again once, and nothing else changes."""
+        self._histories = ()
+
+    def find(
+        self,
+        conversation: Conversation,
+        rendered: RenderedPrompt,
+        *,
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> PromptBoundaries:
+        """Return the boundaries of a prompt; the arguments are those that it was rendered from."""
+        reader = self._reader(conversation, kwargs or {})
+        known = self._recall(reader, conversation)
+        history = reader.read(
+            conversation, str(rendered), known, add_generation_prompt=add_generation_prompt
+        )
+        history = self._place_replies(reader, history, known)
+        self._remember(reader, history, known)
+        moving = _find_moving(history, known)
+        found = list(_boundaries(reader, history, moving))
+        found += _breakpoints(history, found)
+        found.sort(key=lambda boundary: boundary.offset)
+        keeps = add_generation_prompt and reader.differs_in_history(conversation)
+        has_opening = add_generation_prompt and history.ends[-1] >= 0
+        opening = history.text[history.ends[-1] :] if has_opening else None
+        return PromptBoundaries(tuple(found), keeps, history.replies, opening)
+
+    def _place_replies(
+        self, reader: PromptReader, history: History, known: History | None
+    ) -> History:
+        if self._replies is None:
+            return history
+        found = NOTHING_FOUND if known is None else known.replies
+        places = MessagePlaces(
+            history.conversation, history.text, history.spans, history.ends, reader.reply_trailer()
+        )
+        num_same = 0 if known is None else _count_same(known, history)
+        num_unmoved = min(history.num_unmoved, num_same)
+        replies = self._replies.place(places, found, num_same, num_unmoved)
+        return replace(history, replies=replies)
+
+    def _reader(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> PromptReader:
+        template = self._templates.choose(conversation)
+        has_tools = bool(conversation.tools)
+        key = (id(template), json.dumps(kwargs, sort_keys=True, default=str), has_tools)
+        readers = dict(self._readers)
+        reader = readers.pop(key, None) or PromptReader(template, kwargs, has_tools=has_tools)
+        readers[key] = reader
+        self._readers = dict(list(readers.items())[-MAX_READERS:])
+        return reader
+
+    def _recall(self, reader: PromptReader, conversation: Conversation) -> History | None:
+        """Return the history that shares most messages, the latest of those; None if none does."""
+        best, most = None, 0
+        for its_reader, history in reversed(self._histories):
+            if its_reader is reader:
+                num_shared = count_shared(history.conversation, conversation)
+                if num_shared > most:
+                    best, most = history, num_shared
+        return best
+
+    def _remember(self, reader: PromptReader, history: History, known: History | None) -> None:
+        others = [each for each in self._histories if each[1] is not known]
+        if known is not None and history.num_shared < len(known.conversation.messages):
+            others.append((reader, known))  # this is a branch of it, and both may go on
+        self._histories = (*others[1 - MAX_HISTORIES :], (reader, history))
+
+
+def _count_same(known: History, history: History) -> int:
+    """Return how many of the shared messages have the same images and audio, too."""
+    one, other = known.conversation, history.conversation
+    if one.media:
+        for i in range(history.num_shared):
+            if media_in(one.messages[i], one) != media_in(other.messages[i], other):
+                return i
+    return history.num_shared
+
+
+def _boundaries(reader: PromptReader, history: History, moving: int) -> Iterator[TextBoundary]:
+    messages = history.conversation.messages
+    if history.system_end >= MIN_SYSTEM_CHARS:
+        last = count_head(messages) - 1
+        yield TextBoundary(history.system_end, "system_end", last, "system")
+        yield from _before_date(history)
+    for i, end in enumerate(history.ends):
+        if end >= 0:
+            kind: BoundaryKind = "message_end" if i < len(messages) - 1 else "prompt_end"
+            yield TextBoundary(end, kind, i, messages[i]["role"])
+    if moving >= 0:
+        yield TextBoundary(moving, "last_user", len(messages) - 1, messages[-1]["role"])
+    for i in _last_stable_messages(reader, history, moving):
+        if history.ends[i] >= 0:
+            yield TextBoundary(history.ends[i], "last_user", i, messages[i]["role"])
+
+
+def _before_date(history: History) -> Iterator[TextBoundary]:
+    """Yield the place in the system messages from which on they will change some day."""
+    messages = history.conversation.messages
+    for i in range(count_head(messages)):
+        num_chars = find_date(messages[i]["content"])
+        if num_chars < 0:
+            continue
+        span = history.spans.get(i)
+        offset = -1
+        if span is not None:
+            offset = find_part_end(history.text, span.end, messages[i]["content"], num_chars)
+        if offset >= MIN_SYSTEM_CHARS:
+            yield TextBoundary(offset, "date", i, messages[i]["role"])
+        return
+
+
+def _find_moving(history: History, known: History | None) -> int:
+    """Return up to where the last message will stay as it is; -1: to its end, for all we know."""
+    messages = history.conversation.messages
+    span = history.spans.get(len(messages) - 1)
+    if known is None or span is None:
+        return -1
+    num_chars = find_moving_tail(history.conversation, known.conversation, history.num_shared)
+    return find_part_end(history.text, span.end, messages[-1]["content"], num_chars)
+
+
+def _last_stable_messages(reader: PromptReader, history: History, moving: int) -> Iterator[int]:
+    """Yield the messages behind which the prompt may change when the user speaks again."""
+    messages = history.conversation.messages
+    users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    if not users:
+        return
+    last = users[-1]
+    if last > count_head(messages) and not (moving >= 0 and last == len(messages) - 1):
+        yield last - 1
+    reasons = any("reasoning_content" in message for message in messages[last + 1 :])
+    if reasons and reader.drops_reasoning():
+        yield last
+
+
+def _breakpoints(history: History, others: Iterable[TextBoundary]) -> Iterator[TextBoundary]:
+    """Yield the client's own boundaries where no other that is met exactly stands for them.
+
+    `prompt_end` stands for the mark behind the last message, which many clients send with every
+    request, even where it is no place for a state: the one behind the generation prompt costs
+    nothing, and the next turn goes on from there.
+    """
+    messages = history.conversation.messages
+    end_of_head = Breakpoint(count_head(messages) - 1)  # of which `system_end` is the better end
+    taken = {other.offset for other in others if other.kind != "message_end"}
+    for mark in history.conversation.breakpoints:
+        if mark == end_of_head and history.system_end > 0:
+            continue
+        offset = _place(mark, history)
+        if offset > 0 and offset not in taken:
+            taken.add(offset)
+            index = mark.message_index
+            yield TextBoundary(offset, "breakpoint", index, messages[index]["role"])
+
+
+def _place(mark: Breakpoint, history: History) -> int:
+    """Return the offset of a mark; the end of its message if the part cannot be found; or -1."""
+    index = mark.message_index
+    span = history.spans.get(index)
+    if mark.num_chars >= 0 and span is not None:
+        content = history.conversation.messages[index]["content"]
+        offset = find_part_end(history.text, span.end, content, mark.num_chars)
+        if offset >= 0:
+            return offset
+    return history.ends[index]

@@ -1,0 +1,269 @@
+"""Finds replies that were sampled here in the prompts of later requests, and gives them their
+tokens back.
+
+    …<|im_end|>\\n<|im_start|>assistant\\n{"a": 1, "b": 2}<|im_end|>\\n<|im_start|>user…
+    end of message ^  opening          ^ span           ^ seam
+
+A span is claimed only if all of this holds: a kept reply says what the message says; its generation
+prompt stands right behind the message before; the text up to the end of the turn says all that the
+reply said, reasoning included; and what follows can be tokenised on its own. The text around spans
+stays as the template wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from typing import Literal
+
+from milepost.chat.conversation.control_texts import ControlTexts, RenderedPrompt
+from milepost.chat.conversation.conversation import Conversation, Message
+from milepost.chat.conversation.token_spans import TokenSpan
+from milepost.chat.prompts.message_places import Span
+from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, meaning_of_message, places_in
+from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore, WantedReply
+from milepost.chat.templates.template_messages import short_id
+from milepost.chat.vocab import Vocab
+
+MAX_CONTROL_CHARS = 256  # of a control token's text; arbitrary
+
+# What became of an assistant message:
+ReplyOutcome = Literal[
+    "exact",  # it has the tokens that were sampled
+    "unknown",  # no reply that is kept says this
+    "changed",  # another reply was sampled at this place
+    "without_reasoning",  # the same, but for reasoning that the client has left out
+    "written_differently",  # the template leaves something of it out, or opens it in another way
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedReply:
+    """What became of one assistant message of a prompt."""
+
+    outcome: ReplyOutcome
+    span: TokenSpan | None = None  # with "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCounts:
+    """How many assistant messages there were of each outcome."""
+
+    exact: int = 0
+    unknown: int = 0
+    changed: int = 0
+    without_reasoning: int = 0
+    written_differently: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class RepliesFound:
+    """What became of the assistant messages of a prompt, and where a reply to it would stand."""
+
+    replies: Mapping[int, PlacedReply]  # by index of the message
+    places: tuple[bytes, ...]  # `place_after` each message
+
+    @property
+    def spans(self) -> tuple[TokenSpan, ...]:
+        """The tokens that are known, in the order of the prompt."""
+        spans = (self.replies[i].span for i in sorted(self.replies))
+        return tuple(span for span in spans if span is not None)
+
+    @property
+    def counts(self) -> ReplyCounts:
+        """How many messages there are of each outcome."""
+        return count_outcomes(reply.outcome for reply in self.replies.values())
+
+
+NOTHING_FOUND = RepliesFound({}, ())
+
+
+def count_outcomes(outcomes: Iterable[ReplyOutcome]) -> ReplyCounts:
+    """Count outcomes."""
+    counts: Counter[str] = Counter(outcomes)
+    return ReplyCounts(**counts)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlaces:
+    """Where the messages of a prompt stand, as far as that was found."""
+
+    conversation: Conversation
+    text: str
+    spans: Mapping[int, Span]
+    ends: tuple[int, ...]  # of each message; -1 where not known
+    trailer: str | None  # what the template writes behind a reply; None: not known
+
+
+class ReplyPlacer:
+    """Gives the replies in prompts of one vocabulary their tokens."""
+
+    def __init__(self, store: ReplyStore, vocab: Vocab) -> None:
+        self._store = store
+        self._vocab = vocab
+        self._outcomes: Counter[str] = Counter()  # two threads may lose one, rarely
+        controls = vocab.control_texts()
+        self._control_ids = frozenset(controls.values())
+        ends = vocab.eog_tokens
+        self._end_texts = tuple(text for text, token in controls.items() if token in ends)
+        self._controls = ControlTexts(controls)
+        # Some tokenizers put a space before each text, and would do so behind a reply.
+        plain = vocab.tokenize("a", add_special=False, parse_special=False)
+        self._cuts_anywhere = b"".join(map(vocab.piece, plain)) == b"a"
+
+    @property
+    def counts(self) -> ReplyCounts:
+        """What became of replies when they came back first, since the start."""
+        return ReplyCounts(**self._outcomes)
+
+    def place(
+        self, places: MessagePlaces, known: RepliesFound, num_same: int, num_unmoved: int
+    ) -> RepliesFound:
+        """Return what is found in a prompt that shares `num_same` messages with a known one.
+
+        The first `num_unmoved` of these also stand where they did; they keep what they have.
+        """
+        messages = places.conversation.messages
+        digests = places_in(places.conversation, known.places[:num_same])
+        replies = {i: reply for i, reply in known.replies.items() if i < num_unmoved}
+        for i in range(num_unmoved, len(messages)):
+            if messages[i]["role"] == "assistant":
+                replies[i] = self._place_one(places, i, digests[i - 1] if i else b"")
+                if i >= num_same:
+                    self._outcomes[replies[i].outcome] += 1
+        return RepliesFound(replies, digests)
+
+    def _place_one(self, places: MessagePlaces, index: int, place: bytes) -> PlacedReply:
+        message = places.conversation.messages[index]
+        said = meaning_of_message(message)
+        before = places.ends[index - 1] if index else 0
+        if self._store.has_meaning(said.digest):
+            wanted = WantedReply(said.digest, place, tuple(_client_ids(message)))
+            reply = self._store.find(wanted, places.text, before)
+        else:
+            reply = self._find_cut(said, place)
+            if reply is None:
+                return PlacedReply(self._why_unknown(said, place))
+        if reply is None or before < 0 or not places.text.startswith(reply.opening, before):
+            return PlacedReply("written_differently")
+        start = before + len(reply.opening)
+        end = self._find_end(places, index, reply, start)
+        if not start <= end or not self._says_all(places, index, start, end):
+            return PlacedReply("written_differently")
+        if _shows_other_ids(places.text[start:end], reply.ids, _client_ids(message)):
+            return PlacedReply("written_differently")
+        return PlacedReply("exact", TokenSpan(start, end, reply.tokens))
+
+    def _find_cut(self, said: ReplyMeaning, place: bytes) -> KeptReply | None:
+        if said.calls or not said.content.strip():
+            return None
+        return self._store.find_cut(said.content.strip(), said.reasoning.strip(), place)
+
+    def _why_unknown(self, said: ReplyMeaning, place: bytes) -> ReplyOutcome:
+        if not self._store.has_place(place):
+            return "unknown"
+        left_out = not said.reasoning and self._store.has_reasoning(said.bare_digest, place)
+        return "without_reasoning" if left_out else "changed"
+
+    def _find_end(self, places: MessagePlaces, index: int, reply: KeptReply, start: int) -> int:
+        """Return where the turn is ended behind the text and the calls of a message; or -1."""
+        text, end, trailer = places.text, places.ends[index], places.trailer
+        if end < 0:
+            return self._search_end(places, index, start)
+        stop = len(text[:end].rstrip()) if text[end - 1 : end].isspace() else end
+        for spelled in self._end_texts:
+            if text.endswith(spelled, 0, stop):
+                return stop - len(spelled)
+            if text.startswith(spelled, end):  # the beginning of a turn ends the one before
+                return end
+        if trailer and text.endswith(trailer, 0, end):
+            stop = end - len(trailer)
+        elif trailer == "" or self._ends_alike(reply, text[:stop]):
+            stop = end
+        else:
+            return -1
+        return stop if self._is_seam(text, stop) else -1
+
+    def _search_end(self, places: MessagePlaces, index: int, start: int) -> int:
+        """Return where the turn that begins at `start` is ended, before the next message; or -1.
+
+        For messages whose end is not known: templates number calls, for example.
+        """
+        following = places.spans.get(index + 1)
+        if following is None:
+            return -1
+        message = json.dumps(places.conversation.messages[index], ensure_ascii=False)
+        if any(spelled in message for spelled in self._end_texts):
+            return -1  # the first one might be in the text of the message
+        found = (places.text.find(text, start, following.start) for text in self._end_texts)
+        return min((end for end in found if end >= 0), default=-1)
+
+    def _ends_alike(self, reply: KeptReply, text: str) -> bool:
+        """Say whether a text ends with the control token that the reply ends with."""
+        last = reply.tokens[-1]
+        return last in self._control_ids and text.endswith(self._vocab.piece(last).decode())
+
+    def _is_seam(self, text: str, offset: int) -> bool:
+        """Say whether what is behind the offset can be tokenised on its own."""
+        if self._cuts_anywhere or offset == len(text):
+            return True
+        behind = RenderedPrompt(text[offset : offset + MAX_CONTROL_CHARS])
+        return next(self._controls.token_spans(behind), (1, 1))[0] == 0
+
+    def _says_all(self, places: MessagePlaces, index: int, start: int, end: int) -> bool:
+        """Say whether the text from `start` to `end` is the message, and nothing but that."""
+        span, before = places.spans.get(index), places.spans.get(index - 1)
+        if before is not None and start < before.end:
+            return False
+        if span is not None and not start <= span.start <= span.end <= end:
+            return False
+        written = _squeeze(places.text[start:end])
+        return all(
+            _squeeze(said) in written or _squeeze(_escaped(said)) in written
+            for said in _sayings(places.conversation.messages[index])
+        )
+
+
+def _client_ids(message: Message) -> list[str]:
+    """Return the ids of the calls of a message; "" where there is none."""
+    return [call.get("id", "") for call in message.get("tool_calls", ())]
+
+
+def _shows_other_ids(written: str, sampled: Iterable[str], sent: Iterable[str]) -> bool:
+    """Say whether a rendering shows an id of a call that is not the one in the sampled tokens.
+
+    The template shows the client's id with the result, too, or a short form of it: the model would
+    see a result of a call that it has not made. An id that merely seems to be shown, as a short
+    number may, costs time and nothing else.
+    """
+    for sampled_id, sent_id in zip_longest(sampled, sent, fillvalue=""):
+        shown = {sent_id, short_id(sent_id)} - {"", sampled_id}
+        if any(call_id in written or _escaped(call_id) in written for call_id in shown):
+            return True
+    return False
+
+
+def _sayings(message: Message) -> Iterable[str]:
+    """Yield what a rendering of an assistant message has to hold."""
+    yield message.get("reasoning_content", "")
+    yield message["content"]
+    for call in message.get("tool_calls", ()):
+        yield call["function"]["name"]
+
+
+def _escaped(text: str) -> str:
+    """Return the text as a part of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _squeeze(text: str) -> str:
+    """Return the text without white space, of which templates make their own."""
+    return "".join(text.split())

@@ -1,0 +1,206 @@
+"""Remembers which prompts became which tokens, so that a turn tokenises only what it adds.
+
+Of a prompt that begins like a known one, everything up to a seam keeps its tokens. A seam is the
+place before a control token that both have there: tokenizers merge nothing across it.
+
+    known     <|im_start|>user … <|im_end|>\\n<|im_start|>assistant\\n
+    prompt    <|im_start|>user … <|im_end|>\\n<|im_start|>assistant\\nI think … <|im_end|>\\n …
+              known tokens, kept ·············^ seam     tokenised anew ················
+
+Which control tokens make seams is learnt by trying, because some tokenizers treat the start of a
+text differently: with those, or where tokens do not line up with the text, nothing is remembered.
+The end of a span of known tokens is a seam with every tokenizer: what is behind it is a piece of
+its own. Not covered is a token that is spelled like text, a control token and more text in one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from milepost.chat.conversation.control_texts import RenderedPrompt
+from milepost.chat.conversation.token_spans import first_difference
+from milepost.chat.prompts.message_places import common_prefix
+from milepost.chat.vocab import Vocab
+
+MAX_PROMPTS = 32  # as many as conversations in `boundaries`; arbitrary
+MAX_CHARS = 64 << 20  # of all prompts; arbitrary: some 200 MB if all is ASCII, tokens included
+MIN_CHARS = 2048  # less is tokenised in a millisecond, and must not push out what is not
+MAX_LOST_CHARS = 2048  # a known prompt gives way to one that shares all but so much; likewise
+
+# What stands before and behind a control token while it is tried; {} is that token.
+TEXTS_BEFORE = ("", "a", " a ", "\n\n", "é", "{}", "{} \n")
+TEXTS_BEHIND = ("", "a", "  a", "\na", "\n\n", "é", "{}", " \n{}a")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenisedPrompt:
+    """The tokens of a prompt, without added ones, and where its control tokens are; never changed.
+
+    Control token `i` is spelled from `starts[i]` to `ends[i]` and stands at `positions[i]`; those
+    whose position is not certain are left out, and those in spans. Where a span ends is an entry
+    too, with an empty text.
+    """
+
+    prompt: RenderedPrompt
+    tokens: array[int]
+    starts: list[int]
+    ends: list[int]
+    positions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """What a prompt has in common with a known one: all before its entry `seam`."""
+
+    known: TokenisedPrompt
+    seam: int
+
+    @property
+    def offset(self) -> int:
+        """Where in the text it ends."""
+        return self.known.starts[self.seam]
+
+    @property
+    def position(self) -> int:
+        """Where in the tokens it ends."""
+        return self.known.positions[self.seam]
+
+    def rest_of(self, prompt: RenderedPrompt) -> RenderedPrompt:
+        """Return what is left of a prompt behind this head."""
+        return prompt.part(self.offset, len(prompt))
+
+    def join(self, prompt: RenderedPrompt, rest: TokenisedPrompt) -> TokenisedPrompt | None:
+        """Return the whole prompt; None if the rest does not begin with the same control token."""
+        known, seam, offset, position = self.known, self.seam, self.offset, self.position
+        if known.starts[seam] == known.ends[seam]:
+            seam += 1  # the end of a span, which belongs to the head
+        elif rest.starts[:1] != [0] or rest.positions[:1] != [0]:
+            return None
+        return TokenisedPrompt(
+            prompt,
+            known.tokens[:position] + rest.tokens,
+            known.starts[:seam] + [start + offset for start in rest.starts],
+            known.ends[:seam] + [end + offset for end in rest.ends],
+            known.positions[:seam] + [pos + position for pos in rest.positions],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoLimits:
+    """How much is remembered, and what is worth it."""
+
+    max_prompts: int = MAX_PROMPTS
+    max_chars: int = MAX_CHARS
+    min_chars: int = MIN_CHARS
+    max_lost_chars: int = MAX_LOST_CHARS
+
+
+class TokenMemo:
+    """Remembers the prompts that were tokenised last.
+
+    Two threads may prepare requests at once. Entries are never changed, and the tuple of them is
+    replaced as a whole, so each thread sees a complete one; at worst one of two entries that are
+    added at the same time is forgotten.
+    """
+
+    def __init__(self, vocab: Vocab, limits: MemoLimits | None = None) -> None:
+        self._seams = SeamProbe(vocab)
+        self._limits = limits or MemoLimits()
+        self._known: tuple[TokenisedPrompt, ...] = ()  # last used last
+
+    def forget(self) -> None:
+        """Forget all prompts; each costs more again once, and nothing else changes."""
+        self._known = ()
+
+    def recall(self, prompt: RenderedPrompt) -> KnownHead | None:
+        """Return the longest known head of a prompt; None if there is none."""
+        best = None
+        for known in reversed(self._known):
+            head = self._shared_head(known, prompt)
+            if head is not None and (best is None or head.offset > best.offset):
+                best = head
+        return best
+
+    def remember(self, new: TokenisedPrompt, head: KnownHead | None) -> None:
+        """Remember a prompt; `head` is what `recall` has returned for it."""
+        limits, num_chars = self._limits, len(new.prompt)
+        if not limits.min_chars <= num_chars <= limits.max_chars:
+            return
+        if self._last_seam(new, len(new.starts)) < 0:
+            return
+        others = [known for known in self._known if head is None or known is not head.known]
+        if head is not None and head.known.ends[-1] - head.offset > limits.max_lost_chars:
+            others.append(head.known)  # the new one is a branch of it, and both may go on
+        num_chars += sum(len(known.prompt) for known in others)
+        while others and (len(others) >= limits.max_prompts or num_chars > limits.max_chars):
+            num_chars -= len(others.pop(0).prompt)
+        self._known = (*others, new)
+
+    def _shared_head(self, known: TokenisedPrompt, prompt: RenderedPrompt) -> KnownHead | None:
+        num_shared = common_prefix(known.prompt, prompt)
+        if known.prompt.marks != prompt.marks:
+            num_shared = min(num_shared, _first_difference(known.prompt.marks, prompt.marks))
+        other_span = first_difference(known.prompt.spans, prompt.spans)
+        if other_span is not None:
+            num_shared = min(num_shared, other_span)
+        seam = self._last_seam(known, bisect_right(known.ends, num_shared))
+        return KnownHead(known, seam) if seam >= 0 else None
+
+    def _last_seam(self, known: TokenisedPrompt, count: int) -> int:
+        """Return the last seam among the first entries of a prompt; -1 if there is none.
+
+        The start of the prompt is none.
+        """
+        for i in range(count - 1, -1, -1):
+            start, end = known.starts[i], known.ends[i]
+            if start > 0 and (start == end or self._seams.is_seam(known.prompt[start:end])):
+                return i
+        return -1
+
+
+class SeamProbe:
+    """Finds out before which control tokens a text can be cut without other tokens.
+
+    Each is tried when it is first asked for: vocabularies have up to thousands, templates a few.
+    """
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        self._controls: Mapping[str, int] = vocab.control_texts()
+        self._found: dict[str, bool] = {}  # two threads would write the same
+
+    def is_seam(self, text: str) -> bool:
+        """Say whether the tokens before and from this control token on are independent."""
+        found = self._found.get(text)
+        if found is None:
+            found = self._found[text] = self._try(text)
+        return found
+
+    def _try(self, text: str) -> bool:
+        # Else what follows could make this token a part of one that begins earlier.
+        if any(text in other[1:] for other in self._controls):
+            return False
+        token = self._controls[text]
+        behind = {
+            after: self._tokenize(text + after)
+            for after in (each.replace("{}", text) for each in TEXTS_BEHIND)
+        }
+        for before in (each.replace("{}", text) for each in TEXTS_BEFORE):
+            *head, last = self._tokenize(before + text) or [-1]
+            if last != token:
+                return False
+            for after, rest in behind.items():
+                if self._tokenize(before + text + after) != head + rest:
+                    return False
+        return True
+
+    def _tokenize(self, text: str) -> list[int]:
+        return self._vocab.tokenize(text, add_special=False, parse_special=True)
+
+
+def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the first mark that only one of two different prompts has."""
+    return min(set(one) ^ set(other))

@@ -1,0 +1,1 @@
+"""What becomes of a reply: rules and grammars before it, the stream parser after it."""

@@ -1,0 +1,237 @@
+"""Turns the text of a reply, in whatever increments it comes, into `reply_events`.
+
+What the events are does not depend on where the text is cut, only when they come: text is held
+back while it may become a marker, and not longer. Nothing that a model writes is an error. What
+looked like a call and is none is passed on as text, with a ParseWarning; a call that breaks off
+behind its start stays without CallEnd.
+
+Reasoning is looked for where a reply begins, behind other reasoning, and behind calls; elsewhere
+its markers are text. A call inside reasoning is a call if it is one of a tool that was given, and
+the reasoning goes on behind it. Models that write calls without a marker may write them only
+where a reply begins, and only of tools that were given.
+
+    text ──> TextSource ──> readers (generators) ──> ReplyWriter ──> events
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from milepost.chat.formats.harmony import HarmonyOptions, read_harmony_reply
+from milepost.chat.formats.readers import CallReading, read_body
+from milepost.chat.formats.reply_events import ReplyEvent
+from milepost.chat.formats.reply_format import (
+    BracedBody,
+    HarmonyBody,
+    JsonBody,
+    NamedJsonBody,
+    PythonicBody,
+    ReplyFormat,
+    TaggedBody,
+    ToolCallFormat,
+)
+from milepost.chat.formats.reply_writer import ReplyWriter, make_call_id
+from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
+
+MIN_NAME_START_CHARS = 5  # "<function=" is a marker by itself, "<" is none; arbitrary
+BARE_SEPARATOR = ";"  # between calls that have no markers (Llama 3)
+
+
+class ReplyParser:
+    """Parses one reply. Not safe to use from two threads."""
+
+    def __init__(
+        self,
+        reply_format: ReplyFormat,
+        *,
+        in_reasoning: bool = False,
+        tools: Iterable[Mapping[str, Any]] = (),
+        make_id: Callable[[], str] = make_call_id,
+    ) -> None:
+        """Prepare for a reply.
+
+        `in_reasoning` says that the prompt ends inside a reasoning block. `tools` are those of
+        the request, as OpenAI writes them; without any, nothing is a call. A format without
+        reasoning leaves it in the content as it was written.
+        """
+        parameters = _read_parameters(tools)
+        self._source = TextSource()
+        self._writer = ReplyWriter(self._source, parameters, make_id)
+        self._reasoning = reply_format.reasoning
+        self._content = reply_format.content
+        self._write: Write = self._writer.content  # what text belongs to
+        calls = reply_format.tool_calls
+        is_harmony = calls is not None and isinstance(calls.body, HarmonyBody)
+        self._calls = _CallMarkers(calls) if calls and parameters and not is_harmony else None
+        if calls is not None and self._calls is not None:
+            self._reading = CallReading(self._source, calls, self._writer, parameters)
+        if is_harmony:
+            options = HarmonyOptions(bool(parameters), self._reasoning is not None, in_reasoning)
+            self._steps = read_harmony_reply(self._source, options, self._writer)
+        else:
+            self._steps = self._read_reply(in_reasoning and self._reasoning is not None)
+
+    def feed(self, text: str) -> list[ReplyEvent]:
+        """Take more of the text; return what is certain now."""
+        if text:
+            self._source.feed(text)
+            self._advance()
+        return self._writer.drain()
+
+    def finish(self, *, is_truncated: bool) -> list[ReplyEvent]:
+        """Return the last events; nothing may be fed afterwards.
+
+        With `is_truncated` the model would have gone on: what is held back because it may become
+        a marker, or white space before one, is dropped, and the events are the beginning of those
+        of the whole reply.
+        """
+        self._source.end()
+        self._advance()
+        if not is_truncated:
+            self._finish_text()
+        return self._writer.drain()
+
+    def _finish_text(self) -> None:
+        rest = self._source.rest()
+        if self._writer.is_call_open:
+            self._writer.warn("the reply ends inside a tool call")
+        elif rest.strip():
+            if self._source.since_mark():
+                self._writer.warn("the reply ends before a tool call has its name")
+            self._write(rest)
+        self._writer.flush()
+
+    def _advance(self) -> None:
+        with contextlib.suppress(OutOfText):  # `finish` sees to the rest
+            next(self._steps, None)
+
+    def _read_reply(self, in_reasoning: bool) -> Steps[None]:
+        calls = self._calls
+        stops = Stops((*(calls.starts if calls else ()), self._content.start, self._content.end))
+        if in_reasoning:
+            assert self._reasoning is not None
+            self._write = self._writer.reasoning
+            yield from self._source.match_after_space((self._reasoning.start.strip(),))
+            yield from self._read_reasoning()
+        while True:
+            yield from self._read_opening()
+            stop = yield from self._source.copy_until(stops, self._writer.content)
+            if calls is not None and stop in calls.starts:
+                yield from self._read_calls(stop)
+
+    def _read_opening(self) -> Steps[None]:
+        """Read what may only stand where text begins: reasoning, and calls without markers."""
+        start = self._reasoning.start.strip() if self._reasoning is not None else ""
+        bare = self._calls.bare_start if self._calls is not None else ""
+        while start or bare:
+            self._source.mark()
+            found = yield from self._source.match_after_space((start, bare))
+            if found and found == start:
+                self._source.unmark()
+                yield from self._read_reasoning()
+            elif found:
+                self._source.back(len(found))
+                yield from self._read_marked_calls(found)
+                return
+            else:
+                self._source.unmark()
+                return
+
+    def _read_reasoning(self) -> Steps[None]:
+        """Read reasoning whose start has been read, up to its end and with it."""
+        assert self._reasoning is not None
+        end = self._reasoning.end.strip()
+        starts = self._calls.starts if self._calls is not None else ()
+        stops = Stops((end, *starts))
+        self._write = self._writer.reasoning
+        while (stop := (yield from self._source.copy_until(stops, self._write))) != end:
+            yield from self._read_calls(stop)
+        self._writer.end_reasoning()
+        self._write = self._writer.content
+
+    def _read_calls(self, stop: str) -> Steps[None]:
+        """Read calls behind a marker that has just been read."""
+        self._source.mark(len(stop))
+        yield from self._read_marked_calls(stop)
+
+    def _read_marked_calls(self, stop: str) -> Steps[None]:
+        """Read calls; what turns out to be none is text from the marked place on."""
+        assert self._calls is not None
+        is_in_reasoning = self._write == self._writer.reasoning
+        self._writer.needs_known_name = is_in_reasoning or stop in self._calls.doubtful_starts
+        try:
+            yield from self._read_section(self._calls, stop)
+        except Malformed as problem:
+            self._writer.abandon_call(problem)
+            self._write(self._source.since_mark())
+        self._source.unmark()
+
+    def _read_section(self, calls: _CallMarkers, stop: str) -> Steps[None]:
+        source = self._source
+        is_section = stop == calls.section_start
+        if is_section and calls.call_start:
+            yield from source.expect_after_space(calls.call_start)
+        elif stop and stop == calls.name_start:
+            source.back(len(stop))
+        opening = calls.call_start or calls.name_start or calls.body_start
+        followers = (calls.section_end if is_section else "", calls.separator, opening)
+        while True:
+            yield from read_body(self._reading)
+            source.mark()
+            is_closed = yield from source.match_after_space((calls.call_end,))
+            source.mark()
+            # Some models write several objects between one pair of markers.
+            more = "" if is_closed else calls.body_start
+            follower = yield from source.match_after_space((*followers, more))
+            if follower == calls.section_end or not follower:
+                return
+            if follower == calls.separator and follower != opening:
+                yield from source.expect_after_space(opening)
+                follower = opening
+            if follower != calls.call_start:
+                source.back(len(follower))  # it is part of the body
+
+
+class _CallMarkers:
+    """What a format's calls are recognised by, without white space around it."""
+
+    def __init__(self, form: ToolCallFormat) -> None:
+        self.section_start, self.section_end = form.section.start.strip(), form.section.end.strip()
+        self.call_start, self.call_end = form.call.start.strip(), form.call.end.strip()
+        self.separator = form.separator.strip()
+        body = form.body
+        self.name_start = ""
+        if isinstance(body, NamedJsonBody | TaggedBody | BracedBody):
+            self.name_start = body.name_start.strip()
+        is_marked = self.section_start or self.call_start
+        self.body_start = ""  # what a body without a marker before it begins with
+        if isinstance(body, JsonBody) and not body.in_list:
+            self.body_start = "{"
+        self.bare_start = ""  # what calls without any marker begin with
+        if not is_marked and isinstance(body, JsonBody | PythonicBody):
+            self.bare_start = self.body_start or "["
+            self.separator = self.separator or BARE_SEPARATOR
+        self.starts = self._find_starts(body)
+        self.doubtful_starts = frozenset({self.bare_start, self.name_start} - {""})
+
+    def _find_starts(self, body: object) -> tuple[str, ...]:
+        starts = [self.section_start, self.call_start]
+        # Some models forget the tag around a call, but not the one with its name.
+        is_alone = not any(starts)
+        if is_alone or (
+            isinstance(body, TaggedBody) and len(self.name_start) >= MIN_NAME_START_CHARS
+        ):
+            starts.append(self.name_start)
+        return tuple(dict.fromkeys(text for text in starts if text))
+
+
+def _read_parameters(tools: Iterable[Mapping[str, Any]]) -> dict[str, object]:
+    """Return the schema of each tool's arguments by its name."""
+    found: dict[str, object] = {}
+    for tool in tools:
+        function = tool.get("function", tool)
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            found[function["name"]] = function.get("parameters")
+    return found

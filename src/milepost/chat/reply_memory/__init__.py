@@ -1,0 +1,1 @@
+"""Replies that were sampled here, kept in memory and on disk."""

@@ -1,0 +1,265 @@
+"""Keeps the sampled replies of a model on disk, for later runs (docs/disk-format.md).
+
+    <cache folder>/<fingerprint>/replies.sqlite
+
+Without it the states on disk would be of use up to the first token only that no tokenizer makes.
+Read once, when the model is loaded; written by a thread of its own. A file that cannot be used is
+logged, and the server goes on without it: a reply that is not known costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import queue
+import sqlite3
+import sys
+import threading
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from milepost.chat.reply_memory.reply_meaning import DIGEST_BYTES
+from milepost.chat.reply_memory.reply_store import MAX_BYTES, KeptReply, ReplyStore
+from milepost.errors import DiskCacheUnusable
+
+FILE_NAME = "replies.sqlite"
+FILE_MODE = 0o600
+SCHEMA_VERSION = 2  # PRAGMA user_version; 1 had no ids
+APPLICATION_ID = 0x4D505252  # "MPRR"
+BUSY_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
+SQLITE_FILES = ("", "-wal", "-shm")
+
+_SCHEMA = """
+DROP TABLE IF EXISTS replies;
+CREATE TABLE replies (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- the oldest first
+    digest BLOB NOT NULL UNIQUE,            -- of what follows, checked when it is read
+    meaning BLOB NOT NULL,
+    bare BLOB NOT NULL,
+    place BLOB NOT NULL,
+    opening BLOB NOT NULL,                  -- text: UTF-8
+    reasoning BLOB NOT NULL,                -- the same
+    ids BLOB NOT NULL,                      -- JSON list of strings
+    tokens BLOB NOT NULL,                   -- int32, little-endian
+    num_bytes INTEGER NOT NULL              -- about what it takes
+);
+CREATE INDEX replies_by_place ON replies (place);
+"""
+COLUMNS = ("meaning", "bare", "place", "opening", "reasoning", "ids", "tokens")
+UNUSABLE = (OSError, sqlite3.Error, DiskCacheUnusable)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Replies at these places of conversations have to go; None: all replies."""
+
+    places: tuple[bytes, ...] | None
+
+
+class ReplyDisk:
+    """Fills a store from disk, and writes down what is added to it and forgotten on demand."""
+
+    def __init__(self, store: ReplyStore, max_bytes: int = MAX_BYTES) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._changes: queue.SimpleQueue[KeptReply | Forget | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def open(self, folder: Path) -> None:
+        """Read what earlier runs have left in a folder, and write there from now on.
+
+        Does nothing when it is open.
+        """
+        if self._thread is not None:
+            return
+        path = folder / FILE_NAME
+        try:
+            connection = _connect_anew_if_damaged(path)
+            for reply in _load(connection):
+                self._store.add(reply)
+        except UNUSABLE as error:
+            logger.warning("replies are not kept on disk: %s cannot be used: %s", path, error)
+            return
+        self._store.on_add = self._changes.put
+        self._thread = threading.Thread(
+            target=self._write_all,
+            args=(path, connection, _inode(path)),
+            name="replies",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def forget(self, places: tuple[bytes, ...] | None) -> None:
+        """Remove what was sampled at these places of conversations; None: everything."""
+        if self._thread is not None:
+            self._changes.put(Forget(places))
+
+    def close(self) -> None:
+        """Write what is left and end the thread."""
+        if self._thread is not None:
+            self._store.on_add = None
+            self._changes.put(None)
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _write_all(self, path: Path, connection: sqlite3.Connection, inode: int) -> None:
+        while (change := self._changes.get()) is not None:
+            try:
+                if _inode(path) != inode:  # it was purged
+                    connection.close()
+                    connection = _connect_anew_if_damaged(path)
+                    inode = _inode(path)
+                _apply(connection, change, self._max_bytes)
+            except UNUSABLE as error:
+                logger.warning("a reply is not kept on disk: %s", error)
+        connection.close()
+
+
+def _connect_anew_if_damaged(path: Path) -> sqlite3.Connection:
+    """Open the file, made if it is missing, and made anew if it is damaged."""
+    try:
+        return _connect_if_sound(path)
+    except sqlite3.OperationalError:  # locked, or no room
+        raise
+    except sqlite3.DatabaseError as error:
+        logger.warning("the file %s is damaged and made anew: %s", path, error)
+    for suffix in SQLITE_FILES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return _connect_if_sound(path)
+
+
+def _connect_if_sound(path: Path) -> sqlite3.Connection:
+    with contextlib.suppress(FileExistsError):  # SQLite's own mode is wider
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = ON")  # tokens are the conversation
+        _make_schema(connection)
+        if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError("its contents contradict themselves")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _inode(path: Path) -> int:
+    """Return which file is at a path; 0: none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _make_schema(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise DiskCacheUnusable(
+            f"it has version {version}, and this program knows {SCHEMA_VERSION}; use the newer "
+            "program, or remove it"
+        )
+    if version < SCHEMA_VERSION:  # what another version knew is sampled again
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
+            f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+        )
+
+
+def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
+    """Yield the replies that are as they were written."""
+    rows = connection.execute(f"SELECT digest, {', '.join(COLUMNS)} FROM replies ORDER BY id")
+    for digest, *values in rows:
+        if _digest(values) == digest:
+            meaning, bare, place, opening, reasoning, ids, tokens = values
+            yield KeptReply(
+                tokens=_parse_tokens(tokens),
+                opening=_parse_text(opening),
+                meaning=meaning,
+                bare=bare,
+                place=place,
+                reasoning=_parse_text(reasoning),
+                ids=tuple(json.loads(ids)),
+            )
+
+
+def _apply(connection: sqlite3.Connection, change: KeptReply | Forget, max_bytes: int) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if isinstance(change, KeptReply):
+            _save(connection, change, max_bytes)
+        elif change.places is None:
+            connection.execute("DELETE FROM replies")
+        else:
+            places = [(place,) for place in change.places]
+            connection.executemany("DELETE FROM replies WHERE place = ?", places)
+        connection.execute("COMMIT")
+        if isinstance(change, Forget):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log has the old pages
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _save(connection: sqlite3.Connection, reply: KeptReply, max_bytes: int) -> None:
+    """Add a reply, and remove the oldest so that the rest stays below a size."""
+    values = (
+        *(reply.meaning, reply.bare, reply.place),
+        *(_encode_text(reply.opening), _encode_text(reply.reasoning)),
+        json.dumps(reply.ids).encode(),
+        _encode_tokens(reply.tokens),
+    )
+    connection.execute(
+        f"INSERT OR IGNORE INTO replies (digest, num_bytes, {', '.join(COLUMNS)}) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (_digest(values), reply.num_bytes, *values),
+    )
+    (total,) = connection.execute("SELECT TOTAL(num_bytes) FROM replies").fetchone()
+    while total > max_bytes:
+        row = connection.execute("SELECT id, num_bytes FROM replies ORDER BY id").fetchone()
+        connection.execute("DELETE FROM replies WHERE id = ?", row[:1])
+        total -= row[1]
+
+
+def _digest(values: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256(usedforsecurity=False)
+    for value in values:
+        digest.update(len(value).to_bytes(8, "little") + value)
+    return digest.digest()[:DIGEST_BYTES]
+
+
+def _encode_text(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _parse_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+def _encode_tokens(tokens: array[int]) -> bytes:
+    return _little_endian(tokens).tobytes()
+
+
+def _parse_tokens(data: bytes) -> array[int]:
+    tokens = array("i")
+    tokens.frombytes(data)
+    return _little_endian(tokens)
+
+
+def _little_endian(tokens: array[int]) -> array[int]:
+    if sys.byteorder == "little":
+        return tokens
+    swapped = tokens[:]
+    swapped.byteswap()
+    return swapped

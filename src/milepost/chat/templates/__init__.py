@@ -1,0 +1,1 @@
+"""Chat templates: how they are run, and what is learnt from them."""

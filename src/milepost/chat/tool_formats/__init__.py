@@ -1,1 +1,0 @@
-"""Formats of tool calls: modules that read, write and recognise them."""
