@@ -28,7 +28,7 @@ from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 from milepost.assemble import make_services
 from milepost.bench.trace import Message
-from milepost.chat.reply_memory.reply_keeper import ReplyKeeper, SampledReply
+from milepost.chat.reply_memory.reply_store import ReplyKeeper, SampledReply
 from milepost.chat.templates.template import ChatTemplate
 from milepost.config import ChatSettings, EngineSettings, Settings
 from milepost.workers.client import EngineClient

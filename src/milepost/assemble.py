@@ -27,7 +27,7 @@ from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.bench.recorder import Recorder
 from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.reply_places import ReplyPlacer
+from milepost.chat.prompts.reply_matching import ReplyPlacer
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_disk import ReplyDisk
 from milepost.chat.reply_memory.reply_store import ReplyStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.chat.prompts.reply_places import ReplyCounts
+from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.protocol.messages import CacheReason, CacheReport, RestoreKind
 
 SOURCES: dict[RestoreKind, str] = {

@@ -15,8 +15,8 @@ from functools import partial
 from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.api.shapes import ChoiceResult
-from milepost.chat.prompts.reply_places import RepliesFound
-from milepost.chat.reply_memory.reply_keeper import ReplyContext, ReplyKeeper, SampledReply
+from milepost.chat.prompts.reply_matching import RepliesFound
+from milepost.chat.reply_memory.reply_store import ReplyContext, ReplyKeeper, SampledReply
 from milepost.errors import ContextExceeded, InvalidRequest
 from milepost.media.loader import MediaFiles
 from milepost.protocol.messages import (

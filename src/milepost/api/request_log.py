@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
-from milepost.chat.prompts.reply_places import ReplyCounts
+from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.protocol.messages import CacheReport, Finished
 
 KEY = "milepost.record"  # in the ASGI scope

@@ -7,7 +7,7 @@ import msgspec
 from milepost.api.cache_sentence import explain, explain_replies
 from milepost.api.fields import RequestModel, Text
 from milepost.api.request_log import RequestRecord
-from milepost.chat.prompts.reply_places import ReplyCounts
+from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.protocol.messages import CacheReason, CacheReport, CacheSummary, RestoreKind
 
 # --- requests ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.models import DEFAULT_TEMPLATE
 from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.reply_places import ReplyPlacer
+from milepost.chat.prompts.reply_matching import ReplyPlacer
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_store import ReplyStore
 from milepost.chat.templates.template_set import load_templates

@@ -21,7 +21,7 @@ from milepost.api.cache_sentence import (
 from milepost.api.request_log import RequestHistory, RequestRecord
 from milepost.api.tools_memory import ToolsMemory
 from milepost.chat.conversation.conversation import parse_conversation
-from milepost.chat.prompts.reply_places import ReplyCounts
+from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.config import ServerSettings, Settings
 from milepost.errors import EngineDied
 from milepost.protocol.messages import CacheReason, CacheReport, Divergence, RestoreKind

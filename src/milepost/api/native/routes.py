@@ -31,7 +31,7 @@ from milepost.api.openai.chat_prompt import render_prompt
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 from milepost.api.shapes import SYSTEM_FINGERPRINT
-from milepost.chat.conversation.control_texts import spell_markers
+from milepost.chat.conversation.rendered_prompt import spell_markers
 from milepost.errors import NotSupported, Unavailable
 from milepost.protocol.messages import SlotStatus
 

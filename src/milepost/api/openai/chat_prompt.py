@@ -15,11 +15,11 @@ from milepost.api.openai.schemas import ChatFields
 from milepost.api.sampling_fields import INT32_MAX, check_range
 from milepost.api.services import Services
 from milepost.api.structured_fields import read_schema
-from milepost.chat.conversation.control_texts import RenderedPrompt
 from milepost.chat.conversation.conversation import Conversation, parse_conversation
 from milepost.chat.conversation.media_parts import MediaPart
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import PromptBoundaries
-from milepost.chat.prompts.reasoning_restorer import restore_reasoning
+from milepost.chat.prompts.reply_matching import restore_reasoning
 from milepost.chat.replies.reasoning_limit import (
     NO_LIMIT,
     ReasoningWish,
@@ -41,7 +41,7 @@ from milepost.chat.replies.reply_rules import (
     parse_tool_choice,
     parse_tools,
 )
-from milepost.chat.reply_memory.reply_keeper import ReplyContext
+from milepost.chat.reply_memory.reply_store import ReplyContext
 from milepost.errors import InvalidRequest, NotSupported
 from milepost.protocol.messages import Boundary
 

@@ -27,7 +27,7 @@ from milepost.chat.formats.reply_events import (
     ReplyEvent,
 )
 from milepost.chat.replies.reply_plan import ReplyPlan
-from milepost.chat.reply_memory.reply_keeper import ReadReply, read_parsed
+from milepost.chat.reply_memory.reply_store import ReadReply, read_parsed
 from milepost.protocol.messages import FinishReason
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 Template text must be tokenised with its control tokens, message contents without them: otherwise
 a file that an agent reads could end the turn and open a system message. That goes for replies too:
-those that were sampled here have their tokens (`reply_places`), all others may be anybody's text,
+those that were sampled here have their tokens (`reply_matching`), all others may be anybody's text,
 or a model's that wrote about control tokens. Only in the content of a reply the markers of
 reasoning and calls stay what they are: clients that parse replies themselves send them back so.
 
@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.token_spans import TokenSpan
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 
 # Marks are drawn from here; no icon font in use has glyphs in this part of the private-use area.
 FIRST_MARK = 0xF700
@@ -34,45 +33,6 @@ LAST_MARK = 0xF8CF
 
 UNTRUSTED_FIELDS = ("content", "reasoning_content", "name", "tool_call_id")
 MARKED_FIELDS = (*UNTRUSTED_FIELDS, "tool_calls")
-
-
-class RenderedPrompt(str):
-    """The text of a prompt that knows where no control token may be seen, and which tokens it has.
-
-    `marks` are offsets in rising order: a control token that is spelled across one of them is
-    plain text. `spans` are in rising order too, and do not overlap.
-    """
-
-    __slots__ = ("marks", "spans")
-    marks: tuple[int, ...]
-    spans: tuple[TokenSpan, ...]
-
-    def __new__(
-        cls, text: str, marks: tuple[int, ...] = (), spans: tuple[TokenSpan, ...] = ()
-    ) -> RenderedPrompt:
-        """Make a prompt of `text`."""
-        prompt = super().__new__(cls, text)
-        prompt.marks = marks
-        prompt.spans = spans
-        return prompt
-
-    @property
-    def media(self) -> tuple[TokenSpan, ...]:
-        """The markers of images and audio."""
-        return tuple(span for span in self.spans if span.is_media)
-
-    def with_spans(self, spans: Iterable[TokenSpan]) -> RenderedPrompt:
-        """Return the prompt with more spans."""
-        merged = sorted((*self.spans, *spans), key=lambda span: span.start)
-        return RenderedPrompt(self, self.marks, tuple(merged))
-
-    def part(self, start: int, end: int) -> RenderedPrompt:
-        """Return the prompt [start, end), with the marks inside and the spans that are whole."""
-        marks = self.marks[bisect_right(self.marks, start) : bisect_left(self.marks, end)]
-        spans = tuple(
-            span.moved(-start) for span in self.spans if start <= span.start and span.end <= end
-        )
-        return RenderedPrompt(self[start:end], tuple(mark - start for mark in marks), spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,16 +202,6 @@ def _strings(value: Any) -> Iterator[str]:
         elif isinstance(item, dict):
             yield from item
             values.extend(item.values())
-
-
-def spell_markers(prompt: RenderedPrompt, spelled: str) -> str:
-    """Return the text of a prompt with another text in place of each marker of media."""
-    pieces: list[str] = []
-    done = 0
-    for marker in prompt.media:
-        pieces += (prompt[done : marker.start], spelled)
-        done = marker.end
-    return "".join((*pieces, prompt[done:]))
 
 
 def _insert(spelled: str, mark: str) -> str:

@@ -7,11 +7,10 @@ Knows no template: what single templates want changed is in `template_messages`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from milepost.chat.conversation.breakpoints import Breakpoint, read_breakpoints
 from milepost.chat.conversation.media_parts import (
     FIRST_OPENING,
     PART_KINDS,
@@ -38,6 +37,19 @@ FOREIGN_PARTS = {
     "input_video": "videos do not work here; send some of their images",
 }
 MAX_SHOWN_CHARS = 80  # of a bad value in an error message; arbitrary
+BREAKPOINT_KEYS = ("cache_control", "prompt_cache_breakpoint")
+MAX_BREAKPOINTS = 80  # of one request, the latest; as many as OpenAI looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A place that the client marks as the end of a prefix that it will send again.
+
+    Templates see no marks: they are read before, and placed in the prompt after, the rendering.
+    """
+
+    message_index: int
+    num_chars: int = -1  # of the content, up to the mark; -1: the end of the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,34 @@ def _texts_in(messages: list[Any]) -> list[Any]:
             message = {**message, "content": texts}
         without.append(message)
     return without
+
+
+def read_breakpoints(messages: list[dict[str, Any]]) -> tuple[Breakpoint, ...]:
+    """Return the marks in the messages of a request, whose parts were checked, in their order.
+
+        {"type": "text", "text": "…", "cache_control": {"type": "ephemeral"}}        Anthropic's
+        {"type": "text", "text": "…", "prompt_cache_breakpoint": {"mode": "explicit"}}  OpenAI's
+
+    The last part of a message stands for the whole of it, and so does a mark on the message. What
+    marks say of lifetimes is not used: what is kept how long is decided by what it is worth. Marks
+    on tools need no place of their own: `system_end` is after the tools, and always exact.
+    """
+    found = [mark for i, message in enumerate(messages) for mark in _read_marks(i, message)]
+    return tuple(found[-MAX_BREAKPOINTS:])
+
+
+def _read_marks(index: int, message: Mapping[str, Any]) -> Iterator[Breakpoint]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    for part, end in zip(parts[:-1], part_ends(parts), strict=False):
+        if _is_marked(part):
+            yield Breakpoint(index, end)
+    if _is_marked(message) or (parts and _is_marked(parts[-1])):
+        yield Breakpoint(index)
+
+
+def _is_marked(value: Mapping[str, Any]) -> bool:
+    return any(value.get(key) not in (None, False) for key in BREAKPOINT_KEYS)
 
 
 def _parse_message(message: object, where: str, media: MediaCollector) -> Message:

@@ -26,7 +26,7 @@ from milepost.errors import InvalidRequest
 
 MediaKind = Literal["image", "audio"]
 
-# Private-use characters behind those of `control_texts` and `message_places`: sixteen digits, then
+# Private-use characters behind those of `control_texts` and `message_spans`: sixteen digits, then
 # what markers may begin with.
 FIRST_DIGIT = 0xF8E1
 FIRST_OPENING = 0xF8F1

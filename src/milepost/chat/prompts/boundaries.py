@@ -16,18 +16,16 @@ no failure of a template reaches the request: a boundary that cannot be found is
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from milepost.chat.conversation.breakpoints import Breakpoint, find_part_end
-from milepost.chat.conversation.control_texts import RenderedPrompt
-from milepost.chat.conversation.conversation import Conversation, media_in
-from milepost.chat.prompts.dates import find_date
+from milepost.chat.conversation.conversation import Breakpoint, Conversation, media_in
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.frames import count_head
-from milepost.chat.prompts.moving_tail import find_moving_tail
 from milepost.chat.prompts.prompt_reader import History, PromptReader, count_shared
-from milepost.chat.prompts.reply_places import (
+from milepost.chat.prompts.reply_matching import (
     NOTHING_FOUND,
     MessagePlaces,
     RepliesFound,
@@ -40,6 +38,22 @@ from milepost.protocol.messages import BoundaryKind
 MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
 MAX_READERS = 16  # combinations of template and variables remembered; arbitrary
 MIN_SYSTEM_CHARS = 256  # less is computed faster than it is fetched; arbitrary
+NUM_TAIL_CHARS = 16  # by which it is recognised, for the rest may change; arbitrary
+TAIL_ROLES = ("user", "tool", "function")
+MONTH = (
+    "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    "|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+DATE = re.compile(
+    rf"""
+    \b \d{{4}} [-/.] \d{{1,2}} [-/.] \d{{1,2}} (?!\d)              # 2026-11-30
+    | \b \d{{1,2}} [-/.] \d{{1,2}} [-/.] (?:\d{{4}}|\d{{2}}) \b (?![-/.]\d)   # 30/11/2026
+    | \b {MONTH} \.? \s \d{{1,2}} (?:st|nd|rd|th)? \b               # November 30
+    | \b \d{{1,2}} (?:st|nd|rd|th)? \.? \s {MONTH} \b               # 30 November
+    | \b [012]?\d : [0-5]\d (?: : [0-5]\d )? \b                      # 14:05
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +261,51 @@ def _place(mark: Breakpoint, history: History) -> int:
         if offset >= 0:
             return offset
     return history.ends[index]
+
+
+def find_date(text: str) -> int:
+    """Return where the line begins that names the first date or time of a text; -1 if none does.
+
+    Agents put the date into their system prompt, often in front of tools and rules that stay the
+    same, and at midnight everything after it is new. Where it stands could be learnt from the
+    first change, but only at the price of all that stands before it, in each open conversation.
+    """
+    found = DATE.search(text)
+    return text.rfind("\n", 0, found.start()) + 1 if found else -1
+
+
+def find_moving_tail(conversation: Conversation, known: Conversation, num_shared: int) -> int:
+    """Return how much of the last message stands before text that has moved there; 0: none has.
+
+        turn 1   user: fix the test ⟨reminder⟩
+        turn 2   user: fix the test               …    user: now the other one ⟨reminder⟩
+
+    A turn parts from the one before where the moved text began. That is inside a message, where
+    nothing else has a state; but it is seen to have moved, and the next turn will part where it
+    stands now. So no form of reminder has to be known. `known` is an earlier turn, which begins
+    with the same `num_shared` messages.
+    """
+    last = conversation.messages[-1]
+    if not num_shared < min(len(conversation.messages) - 1, len(known.messages)):
+        return 0
+    before, after = known.messages[num_shared], conversation.messages[num_shared]
+    if last["role"] not in TAIL_ROLES or before["role"] != after["role"]:
+        return 0
+    if not after["content"] or not before["content"].startswith(after["content"]):
+        return 0  # one that is empty now was blanked
+    opening = before["content"][len(after["content"]) :].lstrip()[:NUM_TAIL_CHARS]
+    pos = last["content"].rfind(opening) if len(opening) == NUM_TAIL_CHARS else -1
+    return len(last["content"][: max(pos, 0)].rstrip())
+
+
+def find_part_end(text: str, end: int, content: str, num_chars: int) -> int:
+    """Return where the first characters of a content end in a text.
+
+    The content is written up to `end` in it, without white space around, which templates trim;
+    -1 where it is not.
+    """
+    body = content.strip()
+    num_body_chars = num_chars - (len(content) - len(content.lstrip()))
+    if not 0 < num_body_chars < len(body) or not text.endswith(body, 0, end):
+        return -1
+    return end - len(body) + num_body_chars

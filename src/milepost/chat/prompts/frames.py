@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.prompts.message_places import (
+from milepost.chat.conversation.message_spans import (
     MARKED_FIELDS,
     Span,
     common_prefix,

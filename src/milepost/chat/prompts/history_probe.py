@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.message_spans import common_prefix
 from milepost.chat.prompts.frames import Render
-from milepost.chat.prompts.message_places import common_prefix
 from milepost.chat.templates.template_probe import ARGUMENTS_TEXT, SHORT_ID, TOOLS
 
 REASONING = "milepost-reasoning"

@@ -11,15 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from milepost.chat.conversation.control_texts import RenderedPrompt
 from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.prompts.frames import Frames, count_head, take_window, window_indices
-from milepost.chat.prompts.history_probe import (
-    differs_in_history,
-    drops_reasoning,
-    find_reply_trailer,
-)
-from milepost.chat.prompts.message_places import (
+from milepost.chat.conversation.message_spans import (
     Span,
     common_prefix,
     common_suffix,
@@ -28,7 +21,14 @@ from milepost.chat.prompts.message_places import (
     take_marks_out,
     take_messages,
 )
-from milepost.chat.prompts.reply_places import NOTHING_FOUND, RepliesFound
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.prompts.frames import Frames, count_head, take_window, window_indices
+from milepost.chat.prompts.history_probe import (
+    differs_in_history,
+    drops_reasoning,
+    find_reply_trailer,
+)
+from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import TemplateFailed
 

@@ -20,9 +20,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from milepost.chat.conversation.control_texts import RenderedPrompt
-from milepost.chat.conversation.token_spans import first_difference
-from milepost.chat.prompts.message_places import common_prefix
+from milepost.chat.conversation.message_spans import common_prefix
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, first_difference
 from milepost.chat.vocab import Vocab
 
 MAX_PROMPTS = 32  # as many as conversations in `boundaries`; arbitrary

@@ -7,8 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from milepost.chat.conversation.control_texts import ControlTexts, RenderedPrompt, Run
-from milepost.chat.conversation.token_spans import cut_at_spans
+from milepost.chat.conversation.control_texts import ControlTexts, Run
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, cut_at_spans
 from milepost.chat.prompts.token_memo import MemoLimits, TokenisedPrompt, TokenMemo
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from milepost.chat.conversation.control_texts import RenderedPrompt
 from milepost.chat.conversation.conversation import Conversation
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.formats.reply_format import HarmonyBody, ReasoningFormat, ReplyFormat
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate

@@ -15,10 +15,10 @@ from typing import Any
 
 import jinja2
 
-from milepost.chat.conversation.control_texts import ControlTexts, RenderedPrompt, unmark
+from milepost.chat.conversation.control_texts import ControlTexts, unmark
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.media_parts import find_markers, write_out_markers
-from milepost.chat.conversation.token_spans import media_span
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, media_span
 from milepost.chat.formats.probe_texts import Probe
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.fact_probe import probe_facts

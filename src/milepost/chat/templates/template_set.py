@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milepost.chat.conversation.control_texts import RenderedPrompt
 from milepost.chat.conversation.conversation import Conversation
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.chat.vocab import Vocab

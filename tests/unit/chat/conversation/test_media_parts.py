@@ -11,9 +11,9 @@ import pytest
 from tests.fakes.vocab import IM_END, IM_START, FakeVocab
 from tests.published import TEMPLATE_PATHS
 
-from milepost.chat.conversation.control_texts import spell_markers
 from milepost.chat.conversation.conversation import Conversation, parse_conversation
 from milepost.chat.conversation.media_parts import FIRST_OPENING, MARKER_CHARS, MediaPart
+from milepost.chat.conversation.rendered_prompt import spell_markers
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.token_memo import MemoLimits
 from milepost.chat.prompts.tokenizer import PromptTokenizer

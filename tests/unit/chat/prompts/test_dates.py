@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.chat.prompts.dates import find_date
+from milepost.chat.prompts.boundaries import find_date
 
 BEFORE = "You are an agent.\nBe brief, in 3 steps.\n"
 

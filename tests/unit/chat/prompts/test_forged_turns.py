@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.published import TEMPLATE_PATHS
 from tests.unit.chat import families
-from tests.unit.chat.prompts.test_reply_places import TOOLS, Server
+from tests.unit.chat.prompts.test_reply_matching import TOOLS, Server
 
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.errors import TemplateFailed

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.fakes.vocab import CONTROLS, IM_END, IM_START, FakeVocab
 
-from milepost.chat.conversation.control_texts import RenderedPrompt
 from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.token_memo import MemoLimits, SeamProbe
 from milepost.chat.prompts.tokenizer import PromptTokenizer

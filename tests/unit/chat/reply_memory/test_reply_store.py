@@ -11,9 +11,15 @@ import pytest
 from tests.fakes.vocab import IM_END, THINK, FakeVocab
 
 from milepost.chat.formats.reply_events import CallStart, ReasoningText, ReplyEvent
-from milepost.chat.reply_memory.reply_keeper import ReplyContext, ReplyKeeper, SampledReply
 from milepost.chat.reply_memory.reply_meaning import ReplyMeaning
-from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore, WantedReply
+from milepost.chat.reply_memory.reply_store import (
+    KeptReply,
+    ReplyContext,
+    ReplyKeeper,
+    ReplyStore,
+    SampledReply,
+    WantedReply,
+)
 
 CONTEXT = ReplyContext("<|im_start|>assistant\n", b"place")
 

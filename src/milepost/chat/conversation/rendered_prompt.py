@@ -12,7 +12,8 @@ marker of an image is a span without tokens.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from milepost.chat.conversation.media_parts import MARKER_CHARS
@@ -34,6 +35,45 @@ class TokenSpan:
     def moved(self, distance: int) -> TokenSpan:
         """Return the span so many characters further on."""
         return TokenSpan(self.start + distance, self.end + distance, self.tokens)
+
+
+class RenderedPrompt(str):
+    """The text of a prompt that knows where no control token may be seen, and which tokens it has.
+
+    `marks` are offsets in rising order: a control token that is spelled across one of them is
+    plain text. `spans` are in rising order too, and do not overlap.
+    """
+
+    __slots__ = ("marks", "spans")
+    marks: tuple[int, ...]
+    spans: tuple[TokenSpan, ...]
+
+    def __new__(
+        cls, text: str, marks: tuple[int, ...] = (), spans: tuple[TokenSpan, ...] = ()
+    ) -> RenderedPrompt:
+        """Make a prompt of `text`."""
+        prompt = super().__new__(cls, text)
+        prompt.marks = marks
+        prompt.spans = spans
+        return prompt
+
+    @property
+    def media(self) -> tuple[TokenSpan, ...]:
+        """The markers of images and audio."""
+        return tuple(span for span in self.spans if span.is_media)
+
+    def with_spans(self, spans: Iterable[TokenSpan]) -> RenderedPrompt:
+        """Return the prompt with more spans."""
+        merged = sorted((*self.spans, *spans), key=lambda span: span.start)
+        return RenderedPrompt(self, self.marks, tuple(merged))
+
+    def part(self, start: int, end: int) -> RenderedPrompt:
+        """Return the prompt [start, end), with the marks inside and the spans that are whole."""
+        marks = self.marks[bisect_right(self.marks, start) : bisect_left(self.marks, end)]
+        spans = tuple(
+            span.moved(-start) for span in self.spans if start <= span.start and span.end <= end
+        )
+        return RenderedPrompt(self[start:end], tuple(mark - start for mark in marks), spans)
 
 
 def media_span(start: int) -> TokenSpan:
@@ -67,3 +107,13 @@ def first_difference(one: Sequence[TokenSpan], other: Sequence[TokenSpan]) -> in
     num_shared = min(len(one), len(other))
     rest = one[num_shared:] or other[num_shared:]
     return rest[0].start if rest else None
+
+
+def spell_markers(prompt: RenderedPrompt, spelled: str) -> str:
+    """Return the text of a prompt with another text in place of each marker of media."""
+    pieces: list[str] = []
+    done = 0
+    for marker in prompt.media:
+        pieces += (prompt[done : marker.start], spelled)
+        done = marker.end
+    return "".join((*pieces, prompt[done:]))

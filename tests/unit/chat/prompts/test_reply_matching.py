@@ -16,23 +16,23 @@ from tests.published import TEMPLATE_PATHS, read_template
 from tests.unit.chat import families
 from tests.unit.chat.prompts.test_boundaries import OPENED_THINKING
 
-from milepost.chat.conversation.control_texts import RenderedPrompt
 from milepost.chat.conversation.conversation import parse_conversation
-from milepost.chat.conversation.token_spans import cut_at_spans
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, cut_at_spans
 from milepost.chat.formats.reply_events import CallStart
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
-from milepost.chat.prompts.reply_places import ReplyCounts, ReplyPlacer
+from milepost.chat.prompts.reply_matching import ReplyCounts, ReplyPlacer
 from milepost.chat.prompts.token_memo import MemoLimits
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.replies.stream_parser import ReplyParser
-from milepost.chat.reply_memory.reply_keeper import (
+from milepost.chat.reply_memory.reply_meaning import meaning_of_events, meaning_of_message
+from milepost.chat.reply_memory.reply_store import (
+    KeptReply,
     ReplyContext,
     ReplyKeeper,
+    ReplyStore,
     SampledReply,
     read_parsed,
 )
-from milepost.chat.reply_memory.reply_meaning import meaning_of_events, meaning_of_message
-from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.chat.templates.template_set import TemplateSet

@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Literal
 
-from milepost.chat.conversation.control_texts import ControlTexts, RenderedPrompt
+from milepost.chat.conversation.control_texts import ControlTexts
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.token_spans import TokenSpan
-from milepost.chat.prompts.message_places import Span
+from milepost.chat.conversation.message_spans import Span
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, TokenSpan
 from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, meaning_of_message, places_in
 from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore, WantedReply
 from milepost.chat.templates.template_messages import short_id
@@ -230,6 +230,22 @@ class ReplyPlacer:
             _squeeze(said) in written or _squeeze(_escaped(said)) in written
             for said in _sayings(places.conversation.messages[index])
         )
+
+
+def restore_reasoning(conversation: Conversation, store: ReplyStore) -> Conversation:
+    """Return the conversation with the reasoning of replies that were sampled in it.
+
+    Only where a reply with the same content and calls was sampled at that very place, and all such
+    replies had the same reasoning. Whether it is shown is up to the template.
+    """
+    messages: list[Message] = []
+    places = (b"", *places_in(conversation))  # before each message
+    for message, place in zip(conversation.messages, places, strict=False):
+        reasoning = ""
+        if message["role"] == "assistant" and not message.get("reasoning_content", "").strip():
+            reasoning = store.find_reasoning(meaning_of_message(message).bare_digest, place)
+        messages.append({**message, "reasoning_content": reasoning} if reasoning else message)
+    return replace(conversation, messages=messages)
 
 
 def _client_ids(message: Message) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from milepost.chat.conversation.conversation import parse_conversation
-from milepost.chat.prompts.message_places import (
+from milepost.chat.conversation.message_spans import (
     Span,
     common_prefix,
     common_suffix,
