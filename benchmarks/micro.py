@@ -39,6 +39,7 @@ from benchmarks.workloads.agent_day import make_agent_day
 from milepost import libllama
 from milepost.bench.trace import TraceRequest
 from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
@@ -131,7 +132,7 @@ def measure_tokenising(model: Path, _: int, repeats: int) -> Values:
         num_tokens, num_known = (
             len(PromptTokenizer(vocab).tokenize_prompt(prompt)) for prompt in (text, last_turn)
         )
-        plain = str(text)
+        plain = text.text
         alone = take_ms(
             repeats, lambda: vocab.tokenize(plain, add_special=False, parse_special=True)
         )
@@ -228,7 +229,7 @@ def load_template(vocab: libllama.Vocab) -> ChatTemplate:
     return ChatTemplate(DEFAULT_TEMPLATE, name="chatml", texts=SpecialTexts.of(vocab))
 
 
-def render(template: ChatTemplate, request: TraceRequest) -> str:
+def render(template: ChatTemplate, request: TraceRequest) -> RenderedPrompt:
     """Return the prompt of a request."""
     conversation = parse_conversation(request.messages, request.tools)
     return template.render(conversation, add_generation_prompt=True, kwargs={})

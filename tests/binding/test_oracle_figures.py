@@ -29,7 +29,7 @@ def test_append_only_needs_what_was_found_to_be_enough(smollm2_path: Path) -> No
     oracle, num_tokens, num_needed = Oracle(), 0, 0
 
     for request in islice(read_trace(TRACE).requests(), NUM_REQUESTS):
-        text = str(template.render(parse_conversation(request.messages, request.tools)))
+        text = template.render(parse_conversation(request.messages, request.tools)).text
         tokens = model.vocab.tokenize(text, add_special=True, parse_special=True)
         prompt = np.array(tokens, np.int32)
         num_tokens += len(prompt)

@@ -33,6 +33,6 @@ def test_conversations_get_the_tokens_of_a_tokenizer_that_remembers_nothing(
             assert tokenizer.tokenize_with_positions(prompt, offsets) == expected
             if not prompt.marks:
                 assert expected[0].tolist() == model.vocab.tokenize(
-                    prompt, add_special=False, parse_special=True
+                    prompt.text, add_special=False, parse_special=True
                 )
         assert SeamProbe(model.vocab).is_seam("<|im_start|>")

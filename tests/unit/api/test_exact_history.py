@@ -142,7 +142,7 @@ def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
     def prompt(*messages: dict[str, Any], **fields: Any) -> str:
         return render_prompt(
             services, ChatFields.model_validate({"messages": [*messages], **fields})
-        )
+        ).text
 
     assert "a thought" not in prompt(QUESTION, answer)
     assert "a thought" in prompt(QUESTION, answer, restore_reasoning=True)
@@ -169,7 +169,7 @@ def test_reasoning_about_another_image_is_not_put_back(api: Api) -> None:
     )
     for source, is_there in (("data:,a", True), ("data:,b", False)):
         fields = {"messages": messages(source), "restore_reasoning": True}
-        text = render_prompt(services, ChatFields.model_validate(fields))
+        text = render_prompt(services, ChatFields.model_validate(fields)).text
         assert ("a thought" in text) is is_there
 
 
@@ -185,7 +185,7 @@ def test_a_flag_puts_reasoning_back_for_all_requests(api: Api) -> None:
 
     for wanted, is_there in ((None, True), (True, True), (False, False)):
         fields = {"messages": messages, "restore_reasoning": wanted}
-        text = render_prompt(services, ChatFields.model_validate(fields))
+        text = render_prompt(services, ChatFields.model_validate(fields)).text
         assert ("a thought" in text) is is_there
 
 

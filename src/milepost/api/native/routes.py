@@ -31,7 +31,6 @@ from milepost.api.openai.chat_prompt import render_prompt
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 from milepost.api.shapes import SYSTEM_FINGERPRINT
-from milepost.chat.conversation.rendered_prompt import spell_markers
 from milepost.errors import NotSupported, Unavailable
 from milepost.protocol.messages import SlotStatus
 
@@ -75,8 +74,8 @@ def build_native_router(services: Services) -> APIRouter:
     async def apply_template(request: Request) -> Response:
         body = await read_body(request, max_body_bytes)
         fields = parse_body(ChatFields, body)
-        text = await services.preparation.run(len(body), lambda: render_prompt(services, fields))
-        return JsonResponse(ApplyTemplateAnswer(prompt=spell_markers(text, MEDIA_MARKER)))
+        prompt = await services.preparation.run(len(body), lambda: render_prompt(services, fields))
+        return JsonResponse(ApplyTemplateAnswer(prompt=prompt.text_with_media_as(MEDIA_MARKER)))
 
     return router
 

@@ -88,18 +88,18 @@ class ControlTexts:
         done = 0
         for start, end in self._plain_spans(prompt):
             if start > done:
-                yield Run(prompt[done:start], parse_special=True)
-            yield Run(prompt[start:end], parse_special=False)
+                yield Run(prompt.text[done:start], parse_special=True)
+            yield Run(prompt.text[start:end], parse_special=False)
             done = end
-        if done < len(prompt):
-            yield Run(prompt[done:], parse_special=True)
+        if done < len(prompt.text):
+            yield Run(prompt.text[done:], parse_special=True)
 
     def token_spans(self, prompt: RenderedPrompt) -> Iterator[tuple[int, int]]:
         """Yield where control tokens are spelled that no mark cuts."""
         if self._pattern is None:
             return
         marks = set(prompt.marks)
-        for match in self._pattern.finditer(prompt):
+        for match in self._pattern.finditer(prompt.text):
             if not marks or marks.isdisjoint(range(match.start() + 1, match.end())):
                 yield match.span()
 
@@ -129,7 +129,7 @@ class ControlTexts:
                     mark = next(marks, None)
             start = token_end
         if mark is not None:
-            yield start, len(prompt)
+            yield start, len(prompt.text)
 
     def _is_spelled_in(self, conversation: Conversation) -> bool:
         assert self._pattern is not None
@@ -170,7 +170,7 @@ class ControlTexts:
 def unmark(rendered: str, mark: str) -> RenderedPrompt:
     """Take the marks out of a rendered text and note where they were."""
     if not mark:
-        return RenderedPrompt(rendered)
+        return RenderedPrompt.of_trusted(rendered)
     # tojson with ASCII escaping, if a template asks for it, writes the mark as an escape.
     pieces = rendered.replace(_escaped(mark), mark).split(mark)
     marks: list[int] = []

@@ -1,12 +1,13 @@
-"""Parts of a prompt whose tokens are known: replies, with the tokens that the model sampled.
+"""The text of a prompt, with all that a text alone would lose.
 
     text      …<|im_start|>assistant\\nI will look at it.<|im_end|>\\n<|im_start|>user…
     span                              └─ tokens ───────┘
-    pieces    ────────────────────────                  ──────────────────────────────
+    parts     ────────────────────────                  ──────────────────────────────
 
-What stands between the spans is tokenised piece by piece. A piece ends where a generation prompt
-ended, so it gets the tokens that it had in the prompt behind which the reply was sampled. The
-marker of an image is a span without tokens.
+A span is a part whose tokens are known: a reply, with the tokens that the model sampled. What
+stands between the spans is tokenised part by part. A part ends where a generation prompt ended, so
+it gets the tokens that it had in the prompt after which the reply was sampled. The marker of an
+image is a span without tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from milepost.chat.conversation.media_parts import MARKER_CHARS
 
@@ -25,7 +26,7 @@ class TokenSpan:
 
     start: int
     end: int
-    tokens: array[int]  # never changed
+    tokens: array[int]  # int32, never changed
 
     @property
     def is_media(self) -> bool:
@@ -37,25 +38,23 @@ class TokenSpan:
         return TokenSpan(self.start + distance, self.end + distance, self.tokens)
 
 
-class RenderedPrompt(str):
-    """The text of a prompt that knows where no control token may be seen, and which tokens it has.
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """The text of a prompt, where in it no control token may be seen, and which tokens it has.
 
-    `marks` are offsets in rising order: a control token that is spelled across one of them is
-    plain text. `spans` are in rising order too, and do not overlap.
+    A record and no `str`: what is cut out of a `str` has lost its marks, and then a message that
+    spells a control token becomes one. Parts are taken with `part`, which keeps them; `text` is for
+    looking at.
     """
 
-    __slots__ = ("marks", "spans")
-    marks: tuple[int, ...]
-    spans: tuple[TokenSpan, ...]
+    text: str
+    marks: tuple[int, ...]  # rising offsets: control tokens spelled across one are plain text
+    spans: tuple[TokenSpan, ...] = ()  # in rising order; they do not overlap
 
-    def __new__(
-        cls, text: str, marks: tuple[int, ...] = (), spans: tuple[TokenSpan, ...] = ()
-    ) -> RenderedPrompt:
-        """Make a prompt of `text`."""
-        prompt = super().__new__(cls, text)
-        prompt.marks = marks
-        prompt.spans = spans
-        return prompt
+    @classmethod
+    def of_trusted(cls, text: str) -> RenderedPrompt:
+        """Return a prompt in which each control token that is spelled is one."""
+        return cls(text, ())
 
     @property
     def media(self) -> tuple[TokenSpan, ...]:
@@ -65,38 +64,51 @@ class RenderedPrompt(str):
     def with_spans(self, spans: Iterable[TokenSpan]) -> RenderedPrompt:
         """Return the prompt with more spans."""
         merged = sorted((*self.spans, *spans), key=lambda span: span.start)
-        return RenderedPrompt(self, self.marks, tuple(merged))
+        return replace(self, spans=tuple(merged))
 
-    def part(self, start: int, end: int) -> RenderedPrompt:
-        """Return the prompt [start, end), with the marks inside and the spans that are whole."""
+    def part(self, start: int, end: int | None = None) -> RenderedPrompt:
+        """Return the prompt [start, end), with the marks inside and the spans that are whole.
+
+        Without an end, all from `start` on. Offsets are not negative.
+        """
+        if end is None:
+            end = len(self.text)
         marks = self.marks[bisect_right(self.marks, start) : bisect_left(self.marks, end)]
-        spans = tuple(
-            span.moved(-start) for span in self.spans if start <= span.start and span.end <= end
-        )
-        return RenderedPrompt(self[start:end], tuple(mark - start for mark in marks), spans)
+        first = bisect_left(self.spans, start, key=lambda span: span.start)
+        stop = bisect_right(self.spans, end, key=lambda span: span.end)
+        spans = tuple(span.moved(-start) for span in self.spans[first:stop])
+        return RenderedPrompt(self.text[start:end], tuple(mark - start for mark in marks), spans)
+
+    def parts_between_spans(self) -> Iterator[PartBetweenSpans]:
+        """Yield what is tokenised, in order; some may be empty."""
+        done = 0
+        for span in self.spans:
+            yield PartBetweenSpans(self.part(done, span.start), done, span)
+            done = span.end
+        yield PartBetweenSpans(self.part(done), done, None)
+
+    def text_with_media_as(self, written: str) -> str:
+        """Return the text with another one in place of each marker of media."""
+        texts: list[str] = []
+        done = 0
+        for marker in self.media:
+            texts += (self.text[done : marker.start], written)
+            done = marker.end
+        return "".join((*texts, self.text[done:]))
+
+
+@dataclass(frozen=True, slots=True)
+class PartBetweenSpans:
+    """A part of a prompt without spans, and the span that follows on it, if any."""
+
+    prompt: RenderedPrompt
+    start: int  # in the whole prompt
+    following: TokenSpan | None
 
 
 def media_span(start: int) -> TokenSpan:
     """Return the span of an image's marker, which has no tokens here."""
     return TokenSpan(start, start + MARKER_CHARS, array("i"))
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The text [start, end) of a prompt that is tokenised, and the span behind it, if any."""
-
-    start: int
-    end: int
-    following: TokenSpan | None
-
-
-def cut_at_spans(spans: Sequence[TokenSpan], num_chars: int) -> Iterator[Piece]:
-    """Yield the pieces of a prompt; some may be empty."""
-    done = 0
-    for span in spans:
-        yield Piece(done, span.start, span)
-        done = span.end
-    yield Piece(done, num_chars, None)
 
 
 def first_difference(one: Sequence[TokenSpan], other: Sequence[TokenSpan]) -> int | None:
@@ -107,13 +119,3 @@ def first_difference(one: Sequence[TokenSpan], other: Sequence[TokenSpan]) -> in
     num_shared = min(len(one), len(other))
     rest = one[num_shared:] or other[num_shared:]
     return rest[0].start if rest else None
-
-
-def spell_markers(prompt: RenderedPrompt, spelled: str) -> str:
-    """Return the text of a prompt with another text in place of each marker of media."""
-    pieces: list[str] = []
-    done = 0
-    for marker in prompt.media:
-        pieces += (prompt[done : marker.start], spelled)
-        done = marker.end
-    return "".join((*pieces, prompt[done:]))

@@ -161,7 +161,7 @@ class GrammarWriter:
     def _parts(self, marker: str) -> list[str]:
         parts: list[str] = []
         done = 0
-        for start, end in self._specials.texts.token_spans(RenderedPrompt(marker)):
+        for start, end in self._specials.texts.token_spans(RenderedPrompt.of_trusted(marker)):
             token = self._specials.by_text[marker[start:end]]
             if start > done:
                 parts.append(quote(marker[done:start]))

@@ -110,7 +110,7 @@ class BoundaryFinder:
         reader = self._reader(conversation, kwargs or {})
         known = self._recall(reader, conversation)
         history = reader.read(
-            conversation, str(rendered), known, add_generation_prompt=add_generation_prompt
+            conversation, rendered, known, add_generation_prompt=add_generation_prompt
         )
         history = self._place_replies(reader, history, known)
         self._remember(reader, history, known)
@@ -130,7 +130,11 @@ class BoundaryFinder:
             return history
         found = NOTHING_FOUND if known is None else known.replies
         places = MessagePlaces(
-            history.conversation, history.text, history.spans, history.ends, reader.reply_trailer()
+            history.conversation,
+            history.prompt,
+            history.spans,
+            history.ends,
+            reader.reply_trailer(),
         )
         num_same = 0 if known is None else _count_same(known, history)
         num_unmoved = min(history.num_unmoved, num_same)

@@ -46,13 +46,18 @@ class History:
     """A prompt and what was found in it."""
 
     conversation: Conversation
-    text: str
+    prompt: RenderedPrompt
     spans: Mapping[int, Span]  # of messages, as far as found
     ends: tuple[int, ...]  # of each message; -1 where not known
     head_text: str  # what all prompts with these system messages and tools begin with, mostly
     num_shared: int = 0  # messages that the known prompt begins with, too
     num_unmoved: int = 0  # of these, the first ones that stand where they did
     replies: RepliesFound = NOTHING_FOUND
+
+    @property
+    def text(self) -> str:
+        """The text of the prompt."""
+        return self.prompt.text
 
     @property
     def system_end(self) -> int:
@@ -78,7 +83,7 @@ class PromptReader:
     def read(
         self,
         conversation: Conversation,
-        text: str,
+        prompt: RenderedPrompt,
         known: History | None,
         *,
         add_generation_prompt: bool,
@@ -87,6 +92,7 @@ class PromptReader:
 
         `known` is an earlier prompt of this template that begins with some of the same messages.
         """
+        text = prompt.text
         num_messages = len(conversation.messages)
         ends = [-1] * num_messages
         spans: dict[int, Span] = {}
@@ -105,7 +111,7 @@ class PromptReader:
             if end >= last_end:
                 ends[i] = last_end = end
         head_text = self._render_head(conversation, text, known)
-        return History(conversation, text, spans, tuple(ends), head_text, num_shared, first)
+        return History(conversation, prompt, spans, tuple(ends), head_text, num_shared, first)
 
     def differs_in_history(self, conversation: Conversation) -> bool:
         """See `history_probe.differs_in_history`."""
@@ -165,14 +171,19 @@ class PromptReader:
         head = take_messages(conversation, range(num_head), conversation.tools)
         for first_text in FIRST_TEXTS:
             messages = [*head.messages, {"role": "user", "content": first_text}]
-            prompt = self._render(replace(head, messages=messages), True)
+            prompt = self._render_prompt(replace(head, messages=messages), True)
             if prompt is None:
                 return ""
             prompts.append(prompt)
-        end = common_prefix(prompts[0], prompts[1])
-        return prompts[0][: self._template.controls.seam_before(prompts[0], end, MAX_SEAM_CHARS)]
+        end = common_prefix(prompts[0].text, prompts[1].text)
+        seam = self._template.controls.seam_before(prompts[0], end, MAX_SEAM_CHARS)
+        return prompts[0].text[:seam]
 
-    def _render(
+    def _render(self, conversation: Conversation, add_generation_prompt: bool) -> str | None:
+        prompt = self._render_prompt(conversation, add_generation_prompt)
+        return None if prompt is None else prompt.text
+
+    def _render_prompt(
         self, conversation: Conversation, add_generation_prompt: bool
     ) -> RenderedPrompt | None:
         try:

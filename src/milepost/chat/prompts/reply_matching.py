@@ -97,10 +97,15 @@ class MessagePlaces:
     """Where the messages of a prompt stand, as far as that was found."""
 
     conversation: Conversation
-    text: str
+    prompt: RenderedPrompt
     spans: Mapping[int, Span]
     ends: tuple[int, ...]  # of each message; -1 where not known
-    trailer: str | None  # what the template writes behind a reply; None: not known
+    trailer: str | None  # what the template writes after a reply; None: not known
+
+    @property
+    def text(self) -> str:
+        """The text of the prompt."""
+        return self.prompt.text
 
 
 class ReplyPlacer:
@@ -190,7 +195,7 @@ class ReplyPlacer:
             stop = end
         else:
             return -1
-        return stop if self._is_seam(text, stop) else -1
+        return stop if self._is_seam(places.prompt, stop) else -1
 
     def _search_end(self, places: MessagePlaces, index: int, start: int) -> int:
         """Return where the turn that begins at `start` is ended, before the next message; or -1.
@@ -211,12 +216,12 @@ class ReplyPlacer:
         last = reply.tokens[-1]
         return last in self._control_ids and text.endswith(self._vocab.piece(last).decode())
 
-    def _is_seam(self, text: str, offset: int) -> bool:
-        """Say whether what is behind the offset can be tokenised on its own."""
-        if self._cuts_anywhere or offset == len(text):
+    def _is_seam(self, prompt: RenderedPrompt, offset: int) -> bool:
+        """Say whether what is after the offset can be tokenised on its own."""
+        if self._cuts_anywhere or offset == len(prompt.text):
             return True
-        behind = RenderedPrompt(text[offset : offset + MAX_CONTROL_CHARS])
-        return next(self._controls.token_spans(behind), (1, 1))[0] == 0
+        after = prompt.part(offset, offset + MAX_CONTROL_CHARS)
+        return next(self._controls.token_spans(after), (1, 1))[0] == 0
 
     def _says_all(self, places: MessagePlaces, index: int, start: int, end: int) -> bool:
         """Say whether the text from `start` to `end` is the message, and nothing but that."""

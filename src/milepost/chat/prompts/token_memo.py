@@ -69,7 +69,7 @@ class KnownHead:
 
     def rest_of(self, prompt: RenderedPrompt) -> RenderedPrompt:
         """Return what is left of a prompt behind this head."""
-        return prompt.part(self.offset, len(prompt))
+        return prompt.part(self.offset)
 
     def join(self, prompt: RenderedPrompt, rest: TokenisedPrompt) -> TokenisedPrompt | None:
         """Return the whole prompt; None if the rest does not begin with the same control token."""
@@ -125,7 +125,7 @@ class TokenMemo:
 
     def remember(self, new: TokenisedPrompt, head: KnownHead | None) -> None:
         """Remember a prompt; `head` is what `recall` has returned for it."""
-        limits, num_chars = self._limits, len(new.prompt)
+        limits, num_chars = self._limits, len(new.prompt.text)
         if not limits.min_chars <= num_chars <= limits.max_chars:
             return
         if self._last_seam(new, len(new.starts)) < 0:
@@ -133,13 +133,13 @@ class TokenMemo:
         others = [known for known in self._known if head is None or known is not head.known]
         if head is not None and head.known.ends[-1] - head.offset > limits.max_lost_chars:
             others.append(head.known)  # the new one is a branch of it, and both may go on
-        num_chars += sum(len(known.prompt) for known in others)
+        num_chars += sum(len(known.prompt.text) for known in others)
         while others and (len(others) >= limits.max_prompts or num_chars > limits.max_chars):
-            num_chars -= len(others.pop(0).prompt)
+            num_chars -= len(others.pop(0).prompt.text)
         self._known = (*others, new)
 
     def _shared_head(self, known: TokenisedPrompt, prompt: RenderedPrompt) -> KnownHead | None:
-        num_shared = common_prefix(known.prompt, prompt)
+        num_shared = common_prefix(known.prompt.text, prompt.text)
         if known.prompt.marks != prompt.marks:
             num_shared = min(num_shared, _first_difference(known.prompt.marks, prompt.marks))
         other_span = first_difference(known.prompt.spans, prompt.spans)
@@ -155,7 +155,7 @@ class TokenMemo:
         """
         for i in range(count - 1, -1, -1):
             start, end = known.starts[i], known.ends[i]
-            if start > 0 and (start == end or self._seams.is_seam(known.prompt[start:end])):
+            if start > 0 and (start == end or self._seams.is_seam(known.prompt.text[start:end])):
                 return i
         return -1
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milepost.chat.conversation.control_texts import ControlTexts, Run
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt, cut_at_spans
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.token_memo import MemoLimits, TokenisedPrompt, TokenMemo
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
@@ -30,23 +30,22 @@ class PromptTokenizer:
         """Forget the prompts; each costs more again once, and nothing else changes."""
         self._memo.forget()
 
-    def tokenize_prompt(self, rendered: str) -> list[int]:
+    def tokenize_prompt(self, prompt: RenderedPrompt) -> list[int]:
         """Return the tokens of what a chat template rendered.
 
         It begins with exactly one BOS if the model wants one, whether or not the template wrote
-        it. In a `RenderedPrompt`, contents that spell a control token stay text.
+        it. Contents that spell a control token stay text.
         """
-        return self.tokenize_with_positions(rendered, ())[0].tolist()
+        return self.tokenize_with_positions(prompt, ())[0].tolist()
 
     def tokenize_with_positions(
-        self, rendered: str, offsets: Sequence[int]
+        self, prompt: RenderedPrompt, offsets: Sequence[int]
     ) -> tuple[array[int], list[int]]:
         """Return the same tokens as int32, and for each offset into the text the position of it.
 
         `offsets` are in rising order. One inside a token gets the position of that token. What an
         earlier prompt began with is not tokenised again, which changes nothing but the time.
         """
-        prompt = rendered if isinstance(rendered, RenderedPrompt) else RenderedPrompt(rendered)
         tokenised = self._tokenise(prompt)
         tokens = tokenised.tokens[:]
         positions = self._find_positions(tokenised, offsets)
@@ -130,19 +129,18 @@ class PromptTokenizer:
 
     def _tokenise_all(self, prompt: RenderedPrompt) -> TokenisedPrompt:
         whole = TokenisedPrompt(prompt, array("i"), [], [], [])
-        for piece in cut_at_spans(prompt.spans, len(prompt)):
-            text = prompt.part(piece.start, piece.end) if prompt.spans else prompt
-            self._add_piece(whole, text, piece.start)
-            if piece.following is not None:
-                whole.tokens.extend(piece.following.tokens)
-                whole.starts.append(piece.following.end)
-                whole.ends.append(piece.following.end)
+        for part in prompt.parts_between_spans():
+            self._add_part(whole, part.prompt, part.start)
+            if part.following is not None:
+                whole.tokens.extend(part.following.tokens)
+                whole.starts.append(part.following.end)
+                whole.ends.append(part.following.end)
                 whole.positions.append(len(whole.tokens))
         return whole
 
-    def _add_piece(self, whole: TokenisedPrompt, piece: RenderedPrompt, offset: int) -> None:
-        spans = list(self._controls.token_spans(piece))
-        runs = self._controls.cut_at_marks(piece) if piece.marks else [Run(piece, True)]
+    def _add_part(self, whole: TokenisedPrompt, part: RenderedPrompt, offset: int) -> None:
+        spans = list(self._controls.token_spans(part))
+        runs = self._controls.cut_at_marks(part) if part.marks else [Run(part.text, True)]
         done = num_spans = 0
         for run in runs:
             if not run.text:
@@ -158,7 +156,7 @@ class PromptTokenizer:
         self, whole: TokenisedPrompt, spans: list[tuple[int, int]], new: list[int]
     ) -> None:
         """Note where control tokens stand, if the new tokens hold just those that are spelled."""
-        spelled = [self._control_tokens[whole.prompt[start:end]] for start, end in spans]
+        spelled = [self._control_tokens[whole.prompt.text[start:end]] for start, end in spans]
         found = [i for i, token in enumerate(new) if token in self._control_ids]
         if [new[i] for i in found] != spelled:
             return
@@ -169,7 +167,7 @@ class PromptTokenizer:
 
     def _find_positions(self, whole: TokenisedPrompt, offsets: Sequence[int]) -> list[int]:
         """Return positions of offsets, each counted from the last control token that is certain."""
-        starts = [0, *whole.starts, len(whole.prompt)]
+        starts = [0, *whole.starts, len(whole.prompt.text)]
         edges = [0, *whole.positions, len(whole.tokens)]
         positions: list[int] = []
         while len(positions) < len(offsets):
@@ -181,7 +179,7 @@ class PromptTokenizer:
                 positions.append(edges[i])
                 continue
             inside = offsets[first : bisect_left(offsets, starts[i + 1], first)]
-            text = whole.prompt[starts[i] : starts[i + 1]]
+            text = whole.prompt.text[starts[i] : starts[i + 1]]
             tokens = whole.tokens[edges[i] : edges[i + 1]]
             found = self._positions_in(text, tokens, [offset - starts[i] for offset in inside])
             positions += [edges[i] + position for position in found]

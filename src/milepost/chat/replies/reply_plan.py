@@ -87,18 +87,18 @@ def find_generation_part(
     reasoning = template.reply_format.reasoning
     if reasoning is None:
         return ""
-    part = prompt.part(max(0, len(prompt) - MAX_GENERATION_CHARS), len(prompt))
+    part = prompt.part(max(0, len(prompt.text) - MAX_GENERATION_CHARS))
     markers = f"{reasoning.start}\n{reasoning.end}"
     spans = template.controls.token_spans(part)
-    start = max((end for first, end in spans if part[first:end] not in markers), default=-1)
+    start = max((end for first, end in spans if part.text[first:end] not in markers), default=-1)
     content = conversation.messages[-1]["content"].strip()[-NUM_CONTENT_CHARS:]
-    is_unframed = content not in part[: max(start, 0)]
+    is_unframed = content not in part.text[: max(start, 0)]
     if content and (is_unframed or reasoning.start.strip() in content):
-        found = part.rfind(content, max(start, 0))
+        found = part.text.rfind(content, max(start, 0))
         start = found + len(content) if found >= 0 else start
     if start < 0 or any(mark > start for mark in part.marks):
         return ""
-    return part[start:]
+    return part.text[start:]
 
 
 def find_shown_tokens(

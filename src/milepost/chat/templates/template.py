@@ -188,7 +188,7 @@ class ChatTemplate:
 
     def _note_media(self, prompt: RenderedPrompt, conversation: Conversation) -> RenderedPrompt:
         """Note where the markers of media stand, which templates must neither drop nor move."""
-        offsets, numbers = find_markers(prompt, conversation.opening)
+        offsets, numbers = find_markers(prompt.text, conversation.opening)
         for i, part in enumerate(conversation.media):
             if numbers[i : i + 1] != [i]:
                 raise TemplateFailed(
@@ -202,7 +202,7 @@ class ChatTemplate:
                 "or give another template with --chat-template",
                 param="messages",
             )
-        return RenderedPrompt(prompt, prompt.marks, tuple(map(media_span, offsets)))
+        return prompt.with_spans(map(media_span, offsets))
 
     def _render_or_none(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]

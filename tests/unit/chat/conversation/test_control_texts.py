@@ -117,24 +117,23 @@ def test_the_mark_is_a_character_that_the_conversation_does_not_have() -> None:
 def test_the_rendered_text_is_what_it_would_be_without_marks() -> None:
     conversation = talk({"role": "user", "content": f" {SPELLED}<|im_start|> "})
     prompt = render("<|im_start|>{{ messages[0].content | trim }}<|im_end|>", conversation)
-    assert prompt == "<|im_start|>a<|im_end|>b<|im_start|><|im_end|>"
+    assert prompt.text == "<|im_start|>a<|im_end|>b<|im_start|><|im_end|>"
     assert prompt.marks == (14, 25)
 
 
 def test_json_in_a_template_keeps_text_and_marks() -> None:
     conversation = talk({"role": "user", "content": f'"{SPELLED}"\n'})
     prompt = render("{{ messages[0].content | tojson }}", conversation)
-    assert prompt == '"\\"a<|im_end|>b\\"\\n"'
+    assert prompt.text == '"\\"a<|im_end|>b\\"\\n"'
     assert prompt.marks == (5,)
     escaped = render("{{ messages[0].content | tojson(ensure_ascii=True) }}", conversation)
     assert escaped == prompt
-    assert escaped.marks == prompt.marks
 
 
 def test_content_still_looks_the_same_to_a_template() -> None:
     message = {"role": "user", "content": f"<tool_response>{SPELLED}"}
     source = "{{ messages[0].content.startswith('<tool_response>') }}"
-    assert render(source, talk(message)) == "True"
+    assert render(source, talk(message)).text == "True"
 
 
 def test_runs_reach_from_one_real_token_to_the_next() -> None:
@@ -170,7 +169,7 @@ def test_exactly_the_tokens_of_the_template_are_parsed(seed: int) -> None:
     source = f"{before}{{{{ messages[0].content }}}}{after}"
     prompt = render(source, talk({"role": "user", "content": content}))
     runs = list(CONTROLS.cut_at_marks(prompt))
-    assert "".join(run.text for run in runs) == prompt == before + content + after
+    assert "".join(run.text for run in runs) == prompt.text == before + content + after
     written = _tokens(before, 0) + _tokens(after, len(before + content))
     assert _parsed_tokens(runs) == written
 

@@ -13,7 +13,6 @@ from tests.published import TEMPLATE_PATHS
 
 from milepost.chat.conversation.conversation import Conversation, parse_conversation
 from milepost.chat.conversation.media_parts import FIRST_OPENING, MARKER_CHARS, MediaPart
-from milepost.chat.conversation.rendered_prompt import spell_markers
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.token_memo import MemoLimits
 from milepost.chat.prompts.tokenizer import PromptTokenizer
@@ -255,6 +254,6 @@ def check_keeps_images(source: str) -> None:
     """Assert that images come out between the texts that they were sent between."""
     parts = [text("one"), IMAGE, text("two"), IMAGE, IMAGE, text("three")]
     prompt = template(source).render(parse_conversation([user(*parts)]))
-    shown = spell_markers(prompt, "<image>")
+    shown = prompt.text_with_media_as("<image>")
     assert "one<image>two<image><image>three" in shown
     assert shown.count("<image>") == len(prompt.media) == 3

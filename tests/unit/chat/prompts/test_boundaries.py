@@ -85,13 +85,14 @@ class Turns:
         conversation = parse_conversation(messages, TOOLS)
         rendered = self.template.render(conversation, kwargs=kwargs)
         self.num_messages = 0
-        return rendered, self.finder.find(conversation, rendered, kwargs=kwargs)
+        return rendered.text, self.finder.find(conversation, rendered, kwargs=kwargs)
 
     def expected_end(self, messages: list[dict[str, Any]], num_messages: int) -> int:
         """Return where the first messages end, by definition."""
         whole = self.template.render(parse_conversation(messages, TOOLS))
         part = parse_conversation(messages[:num_messages], TOOLS)
-        return common_prefix(self.template.render(part, add_generation_prompt=False), whole)
+        without = self.template.render(part, add_generation_prompt=False)
+        return common_prefix(without.text, whole.text)
 
 
 class CountingTemplate(ChatTemplate):

@@ -64,11 +64,11 @@ def test_recordings_render(path: Path) -> None:
     num_rendered = 0
     for conversation in recorded():
         rendered, refusal = _render(template, conversation)
-        if refusal:
+        if rendered is None:
             assert REFUSALS.get(path.stem, "rendering it") in refusal
         else:
             num_rendered += 1
-            _check_prompt(path.stem, rendered, conversation)
+            _check_prompt(path.stem, rendered.text, conversation)
     assert (num_rendered == 0) == (path.stem in NEVER_RENDERS)
 
 
@@ -78,10 +78,10 @@ def test_boundaries_of_recordings_are_where_they_should_be(path: Path) -> None:
     template = ChatTemplate(path.read_text(), name=path.stem, texts=SpecialTexts.of(vocab))
     finder = BoundaryFinder(TemplateSet(template))
     for conversation in recorded()[::3]:
-        rendered, refusal = _render(template, conversation)
-        if refusal:
+        rendered, _ = _render(template, conversation)
+        if rendered is None:
             continue
-        found = finder.find(conversation, RenderedPrompt(rendered))
+        found = finder.find(conversation, rendered)
         _check_prompt_end(template, conversation, rendered, found)
         _check_order(conversation, rendered, found)
         if len(conversation.messages) < SHORT_CONVERSATION:
@@ -89,15 +89,20 @@ def test_boundaries_of_recordings_are_where_they_should_be(path: Path) -> None:
 
 
 def _check_prompt_end(
-    template: ChatTemplate, conversation: Conversation, rendered: str, found: PromptBoundaries
+    template: ChatTemplate,
+    conversation: Conversation,
+    rendered: RenderedPrompt,
+    found: PromptBoundaries,
 ) -> None:
     """Check the end against its definition."""
     without = template.render(conversation, add_generation_prompt=False)
     (prompt_end,) = (b.offset for b in found.boundaries if b.kind == "prompt_end")
-    assert prompt_end == common_prefix(without, rendered)
+    assert prompt_end == common_prefix(without.text, rendered.text)
 
 
-def _check_order(conversation: Conversation, rendered: str, found: PromptBoundaries) -> None:
+def _check_order(
+    conversation: Conversation, rendered: RenderedPrompt, found: PromptBoundaries
+) -> None:
     """Check that each user text is in the part of the prompt that ends with its message."""
     start = 0
     for boundary in found.boundaries:
@@ -105,11 +110,13 @@ def _check_order(conversation: Conversation, rendered: str, found: PromptBoundar
             continue
         message = conversation.messages[boundary.message_index]
         if message["role"] == "user":
-            assert message["content"].strip() in rendered[start : boundary.offset]
+            assert message["content"].strip() in rendered.text[start : boundary.offset]
         start = boundary.offset
 
 
-def _check_positions(tokenizer: PromptTokenizer, rendered: str, found: PromptBoundaries) -> None:
+def _check_positions(
+    tokenizer: PromptTokenizer, rendered: RenderedPrompt, found: PromptBoundaries
+) -> None:
     offsets = [boundary.offset for boundary in found.boundaries]
     tokens, positions = tokenizer.tokenize_with_positions(rendered, offsets)
     assert tokens.tolist() == tokenizer.tokenize_prompt(rendered)
@@ -118,16 +125,18 @@ def _check_positions(tokenizer: PromptTokenizer, rendered: str, found: PromptBou
     for token in tokens:
         starts.append(starts[-1] + len(vocab.piece(token)))
     assert [starts[pos] for pos in positions] == [
-        len(rendered[:offset].encode()) for offset in offsets
+        len(rendered.text[:offset].encode()) for offset in offsets
     ]
 
 
-def _render(template: ChatTemplate, conversation: Conversation) -> tuple[str, str]:
+def _render(
+    template: ChatTemplate, conversation: Conversation
+) -> tuple[RenderedPrompt | None, str]:
     """Return the prompt, or why there is none."""
     try:
         return template.render(conversation), ""
     except TemplateFailed as error:
-        return "", str(error)
+        return None, str(error)
 
 
 def _check_prompt(name: str, rendered: str, conversation: Conversation) -> None:

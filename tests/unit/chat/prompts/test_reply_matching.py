@@ -17,7 +17,6 @@ from tests.unit.chat import families
 from tests.unit.chat.prompts.test_boundaries import OPENED_THINKING
 
 from milepost.chat.conversation.conversation import parse_conversation
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt, cut_at_spans
 from milepost.chat.formats.reply_events import CallStart
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
 from milepost.chat.prompts.reply_matching import ReplyCounts, ReplyPlacer
@@ -135,24 +134,19 @@ class Server:
         conversation = parse_conversation(messages, tools)
         rendered = self.template.render(conversation)
         found = self.finder.find(conversation, rendered)
-        prompt = RenderedPrompt(rendered, rendered.marks, found.replies.spans)
+        prompt = rendered.with_spans(found.replies.spans)
         tokens = self.tokenizer.tokenize_prompt(prompt)
         assert tokens == PromptTokenizer(self.vocab).tokenize_prompt(prompt)
-        pieces = [
-            prompt[piece.start : piece.end] for piece in cut_at_spans(prompt.spans, len(prompt))
-        ]
-        return tokens, pieces, found
+        return tokens, [part.prompt.text for part in prompt.parts_between_spans()], found
 
     def answer(
         self, messages: list[dict[str, Any]], tools: Any, reply: dict[str, Any]
     ) -> list[int] | None:
         """Sample a reply as the template writes it; None where it writes none behind a prompt."""
-        prompt = str(self.template.render(parse_conversation(messages, tools)))
-        later = str(
-            self.template.render(
-                parse_conversation([*messages, reply], tools), add_generation_prompt=False
-            )
-        )
+        prompt = self.template.render(parse_conversation(messages, tools)).text
+        later = self.template.render(
+            parse_conversation([*messages, reply], tools), add_generation_prompt=False
+        ).text
         if not later.startswith(prompt):
             return None
         text = later[len(prompt) :].rstrip("\n")

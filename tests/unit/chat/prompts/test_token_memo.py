@@ -89,9 +89,11 @@ class CountingVocab(FakeVocab):
         self.num_chars += len(text)
         return super().tokenize(text, add_special=add_special, parse_special=parse_special)
 
-    def count(self, tokenizer: PromptTokenizer, prompt: str) -> int:
+    def count(self, tokenizer: PromptTokenizer, prompt: RenderedPrompt | str) -> int:
         """Return how many characters the tokenizer tokenises for a prompt."""
         before = self.num_chars
+        if isinstance(prompt, str):
+            prompt = RenderedPrompt.of_trusted(prompt)
         tokenizer.tokenize_prompt(prompt)
         return self.num_chars - before
 
@@ -100,7 +102,7 @@ def make_tokenizer(vocab: Vocab, limits: MemoLimits = SMALL) -> PromptTokenizer:
     """Return a tokenizer that has probed all control tokens, which would be counted."""
     tokenizer = PromptTokenizer(vocab, limits)
     for text in CONTROLS:
-        tokenizer.tokenize_prompt(f"x{text}")
+        tokenizer.tokenize_prompt(RenderedPrompt.of_trusted(f"x{text}"))
     return tokenizer
 
 
@@ -189,7 +191,7 @@ def test_the_conversations_are_such_that_it_matters() -> None:
     tokenizer = make_tokenizer(vocab)
     cases = list(draw_cases(vocab, 0, 60))
     num_tokenised = sum(vocab.count(tokenizer, prompt) for prompt, _ in cases)
-    assert num_tokenised < sum(len(prompt) for prompt, _ in cases) / 2
+    assert num_tokenised < sum(len(prompt.text) for prompt, _ in cases) / 2
     assert sum(bool(prompt.marks) for prompt, _ in cases) > 20
 
 
@@ -197,11 +199,11 @@ def test_a_turn_tokenises_what_is_behind_the_last_known_control_token() -> None:
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
     head = "<|im_start|>" + 100 * "x" + "<|im_end|>"
-    tokenizer.tokenize_prompt(f"{head}<|im_start|>a")
+    vocab.count(tokenizer, f"{head}<|im_start|>a")
     turn = f"{head}<|im_start|>and<|im_end|>"
     assert vocab.count(tokenizer, turn) == len("<|im_start|>and<|im_end|>")
     assert vocab.count(tokenizer, turn) == len("<|im_end|>")
-    assert tokenizer.tokenize_prompt(turn) == [
+    assert tokenizer.tokenize_prompt(RenderedPrompt.of_trusted(turn)) == [
         *(IM_START, *(100 * b"x"), IM_END),
         *(IM_START, *b"and", IM_END),
     ]
@@ -211,7 +213,7 @@ def test_a_prompt_that_was_forgotten_is_tokenised_anew() -> None:
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
     prompt = "<|im_start|>" + 100 * "x" + "<|im_end|>"
-    tokenizer.tokenize_prompt(prompt)
+    vocab.count(tokenizer, prompt)
     tokenizer.forget()
     assert vocab.count(tokenizer, prompt) == len(prompt)
 
@@ -220,7 +222,7 @@ def test_a_known_control_token_that_is_not_spelled_to_its_end_is_no_seam() -> No
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
     stem = f"{100 * 'x'}<|im_start|>a"
-    tokenizer.tokenize_prompt(f"{stem}<|im_end|>")
+    vocab.count(tokenizer, f"{stem}<|im_end|>")
     assert vocab.count(tokenizer, f"{stem}<|im_") == len("<|im_start|>a<|im_")
 
 
@@ -230,9 +232,9 @@ def test_marks_are_a_part_of_what_is_known() -> None:
     text = "<|im_start|>a<|im_end|><|im_start|>b<|im_end|>"
     real = [IM_START, 97, IM_END, IM_START, 98, IM_END]
     spelled = [IM_START, 97, *b"<|im_end|>", IM_START, 98, IM_END]
-    assert tokenizer.tokenize_prompt(RenderedPrompt(text)) == real
+    assert tokenizer.tokenize_prompt(RenderedPrompt.of_trusted(text)) == real
     assert tokenizer.tokenize_prompt(RenderedPrompt(text, (14,))) == spelled
-    assert tokenizer.tokenize_prompt(RenderedPrompt(text)) == real
+    assert tokenizer.tokenize_prompt(RenderedPrompt.of_trusted(text)) == real
     marked = RenderedPrompt(f"{text}<|im_start|>", (14,))
     assert vocab.count(tokenizer, marked) == len("<|im_end|><|im_start|>")
     assert tokenizer.tokenize_prompt(marked) == [*spelled, IM_START]
@@ -256,7 +258,7 @@ def test_branches_are_known_side_by_side() -> None:
     stem = "<|im_start|>" + 100 * "s" + "<|im_end|>"
     branches = [f"{stem}<|im_start|>{100 * letter}<|im_end|>" for letter in "abc"]
     for branch in branches:
-        tokenizer.tokenize_prompt(branch)
+        vocab.count(tokenizer, branch)
     assert [vocab.count(tokenizer, f"{branch}!") for branch in branches] == 3 * [11]
 
 
@@ -264,11 +266,11 @@ def test_a_prompt_gives_way_to_its_next_turn() -> None:
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
     other = "<|im_start|>other<|im_end|>"
-    tokenizer.tokenize_prompt(other)
+    vocab.count(tokenizer, other)
     turn = "<|im_start|>one<|im_end|>"
     for _ in range(10):
         turn += "<|im_start|>more<|im_end|>"
-        tokenizer.tokenize_prompt(turn)
+        vocab.count(tokenizer, turn)
     assert vocab.count(tokenizer, other) == len("<|im_end|>")
 
 
@@ -284,7 +286,7 @@ def test_the_least_recently_used_is_forgotten(limits: MemoLimits) -> None:
     tokenizer = make_tokenizer(vocab, limits)
     one, two, three = (f"{letter}<|im_end|>{90 * letter}<|im_start|>" for letter in "abc")
     for prompt in (one, two, one, three):
-        tokenizer.tokenize_prompt(prompt)
+        vocab.count(tokenizer, prompt)
     assert vocab.count(tokenizer, one) == len("<|im_start|>")
     assert vocab.count(tokenizer, three) == len("<|im_start|>")
     assert vocab.count(tokenizer, two) == len(two)

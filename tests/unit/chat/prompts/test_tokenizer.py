@@ -6,6 +6,7 @@ import pytest
 from tests.fakes.vocab import END_OF_TEXT, IM_END, IM_START, THINK, FakeVocab
 
 from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.errors import InvalidRequest
@@ -34,7 +35,12 @@ def tokenize(content: str, source: str = TURN, role: str = "user") -> list[int]:
 def test_a_prompt_has_one_bos_where_it_is_wanted(
     adds_bos: bool, text: str, tokens: list[int]
 ) -> None:
-    assert PromptTokenizer(FakeVocab(adds_bos=adds_bos)).tokenize_prompt(text) == tokens
+    assert (
+        PromptTokenizer(FakeVocab(adds_bos=adds_bos)).tokenize_prompt(
+            RenderedPrompt.of_trusted(text)
+        )
+        == tokens
+    )
 
 
 def test_the_templates_control_tokens_are_parsed() -> None:
@@ -168,15 +174,17 @@ class MergingVocab(FakeVocab):
 )
 def test_offsets_have_positions(text: str, offsets: list[int], positions: list[int]) -> None:
     tokenizer = PromptTokenizer(MergingVocab())
-    tokens, found = tokenizer.tokenize_with_positions(text, offsets)
+    prompt = RenderedPrompt.of_trusted(text)
+    tokens, found = tokenizer.tokenize_with_positions(prompt, offsets)
     assert found == positions
-    assert tokens.tolist() == tokenizer.tokenize_prompt(text)
+    assert tokens.tolist() == tokenizer.tokenize_prompt(prompt)
 
 
 def test_an_added_bos_moves_positions() -> None:
     tokenizer = PromptTokenizer(FakeVocab(adds_bos=True))
-    assert tokenizer.tokenize_with_positions("ab", [1, 2])[1] == [2, 3]
-    assert tokenizer.tokenize_with_positions("<|endoftext|>ab", [14])[1] == [2]
+    prompt = RenderedPrompt.of_trusted
+    assert tokenizer.tokenize_with_positions(prompt("ab"), [1, 2])[1] == [2, 3]
+    assert tokenizer.tokenize_with_positions(prompt("<|endoftext|>ab"), [14])[1] == [2]
 
 
 def test_positions_pass_marked_texts() -> None:
@@ -201,6 +209,6 @@ class SpacedVocab(FakeVocab):
 
 def test_positions_are_right_where_tokens_are_not_quite_the_text() -> None:
     tokenizer = PromptTokenizer(SpacedVocab())
-    text = "ab<|im_end|>\ncd"
-    tokens, positions = tokenizer.tokenize_with_positions(text, [2])
+    prompt = RenderedPrompt.of_trusted("ab<|im_end|>\ncd")
+    tokens, positions = tokenizer.tokenize_with_positions(prompt, [2])
     assert tokens[: positions[0]].tolist() == list(b" ab")

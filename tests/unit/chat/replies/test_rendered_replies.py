@@ -100,11 +100,11 @@ def render_reply(
         for i, (name, arguments) in enumerate(calls)
     ]
     reply = {"role": "assistant", "content": "", "tool_calls": entries}
-    prompt = template.render(parse_conversation([QUESTION], TOOLS))
+    prompt = template.render(parse_conversation([QUESTION], TOOLS)).text
     try:
         whole = template.render(
             parse_conversation([QUESTION, reply], TOOLS), add_generation_prompt=False
-        )
+        ).text
     except TemplateFailed:
         pytest.skip("the template refuses a conversation that ends with a call")
     if calls[0][0] not in whole.rpartition(QUESTION["content"])[2]:

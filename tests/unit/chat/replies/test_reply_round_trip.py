@@ -174,7 +174,7 @@ def render(template: ChatTemplate, *replies: dict[str, Any], is_history: bool = 
     try:
         return template.render(
             parse_conversation(talk, TOOLS), add_generation_prompt=not is_history
-        )
+        ).text
     except TemplateFailed:
         pytest.skip("the template refuses a conversation that ends with this reply")
 

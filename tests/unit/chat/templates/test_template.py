@@ -72,7 +72,7 @@ def test_a_tool_conversation_renders_to_the_letter() -> None:
         result('{"a": "b"}'),
         tools=TOOLS,
     )
-    assert make(families.CHATML_TOOLS).render(conversation) == (
+    assert make(families.CHATML_TOOLS).render(conversation).text == (
         f"<|im_start|>system\nBe brief.\n\n# Tools\n{TOOL_LINE}<|im_end|>\n"
         "<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\nLet me look.<|im_end|>\n"
@@ -87,33 +87,33 @@ def test_a_tool_conversation_renders_to_the_letter() -> None:
 
 def test_the_generation_prompt_can_be_left_out() -> None:
     template = make(families.CHATML_TOOLS)
-    without = template.render(talk(USER), add_generation_prompt=False)
+    without = template.render(talk(USER), add_generation_prompt=False).text
     assert without == "<|im_start|>user\nhi<|im_end|>\n"
-    assert template.render(talk(USER)) == f"{without}<|im_start|>assistant\n"
+    assert template.render(talk(USER)).text == f"{without}<|im_start|>assistant\n"
 
 
 def test_kwargs_reach_the_template() -> None:
     template = make(families.CHATML_TOOLS)
-    rendered = template.render(talk(USER), kwargs={"enable_thinking": False})
+    rendered = template.render(talk(USER), kwargs={"enable_thinking": False}).text
     assert rendered.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
 def test_variables_have_llama_servers_defaults() -> None:
     template = make("{{ enable_thinking }} {{ date_string }} {{ datetime }}")
-    assert template.render(talk(USER)) == "True 04 Mar 2026 Mar 04 2026"
-    assert template.render(talk(USER), kwargs={"date_string": "x"}) == "True x Mar 04 2026"
+    assert template.render(talk(USER)).text == "True 04 Mar 2026 Mar 04 2026"
+    assert template.render(talk(USER), kwargs={"date_string": "x"}).text == "True x Mar 04 2026"
 
 
 def test_tools_and_documents_are_none_when_there_are_none() -> None:
     template = make("{{ tools is none }} {{ documents is none }}")
-    assert template.render(talk(USER)) == "True True"
+    assert template.render(talk(USER)).text == "True True"
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"documents": ["d"]}])
 def test_documents_come_from_the_request_or_from_kwargs(kwargs: dict[str, Any]) -> None:
     documents = None if kwargs else ["d"]
     conversation = parse_conversation([USER], documents=documents)
-    assert make("{{ documents | tojson }}").render(conversation, kwargs=kwargs) == '["d"]'
+    assert make("{{ documents | tojson }}").render(conversation, kwargs=kwargs).text == '["d"]'
 
 
 def test_documents_given_twice_are_refused() -> None:
@@ -139,12 +139,12 @@ def test_a_quoted_false_for_enable_thinking_is_refused() -> None:
 
 def test_special_tokens_are_variables() -> None:
     template = make("{{ bos_token }}x{{ eos_token }}", bos="<s>", eos="</s>")
-    assert template.render(talk(USER)) == "<s>x</s>"
+    assert template.render(talk(USER)).text == "<s>x</s>"
 
 
 def test_system_messages_stay_where_they_are() -> None:
     late = {"role": "system", "content": "Now in verse."}
-    rendered = make(families.CHATML_TOOLS).render(talk(USER, late, USER))
+    rendered = make(families.CHATML_TOOLS).render(talk(USER, late, USER)).text
     assert rendered.index("hi") < rendered.index("Now in verse.") < rendered.rindex("hi")
 
 
@@ -160,7 +160,7 @@ def test_system_messages_stay_where_they_are() -> None:
     ],
 )
 def test_filters_and_functions_are_those_of_the_reference(expression: str, written: str) -> None:
-    assert make(f"{{{{ {expression} }}}}").render(talk(USER)) == written
+    assert make(f"{{{{ {expression} }}}}").render(talk(USER)).text == written
 
 
 def test_loop_controls_and_trimmed_blocks() -> None:
@@ -174,17 +174,17 @@ def test_loop_controls_and_trimmed_blocks() -> None:
 {% endfor %}
 end
 """
-    assert make(source).render(talk(USER)) == "0\n2\n3\nend"
+    assert make(source).render(talk(USER)).text == "0\n2\n3\nend"
 
 
 def test_the_generation_tag_passes_its_body_through() -> None:
-    rendered = make(families.GENERATION_TAG).render(talk(USER, reply("yes"), USER))
+    rendered = make(families.GENERATION_TAG).render(talk(USER, reply("yes"), USER)).text
     assert rendered == "user: hi\nyes<|im_end|>\nuser: hi\n"
 
 
 def test_lists_may_be_appended_to() -> None:
     conversation = talk(USER, calling("{}"), calling("{}"), result("a"), result("b"))
-    rendered = make(families.APPENDING).render(conversation)
+    rendered = make(families.APPENDING).render(conversation).text
     assert rendered == "functions.read=a;functions.read=b;"
 
 
@@ -208,7 +208,7 @@ def test_a_template_that_takes_text_gets_arguments_as_they_arrived(
 ) -> None:
     template = make(source)
     assert template.traits.arguments == "text"
-    assert written in template.render(talk(USER, calling('{"b":  1, "a": "ü"}')))
+    assert written in template.render(talk(USER, calling('{"b":  1, "a": "ü"}'))).text
 
 
 def test_the_form_of_arguments_is_learned_when_probing_cannot_tell() -> None:
@@ -217,73 +217,73 @@ def test_the_form_of_arguments_is_learned_when_probing_cannot_tell() -> None:
     assert template.traits.arguments is None
     sesame = {"role": "user", "content": "sesame"}
     for _ in range(2):
-        assert '[read{"a":1}]' in template.render(talk(sesame, calling('{"a":1}')))
+        assert '[read{"a":1}]' in template.render(talk(sesame, calling('{"a":1}'))).text
     with pytest.raises(TemplateFailed, match="closed"):
         template.render(talk(USER, calling('{"a":1}')))
 
 
 def test_a_call_that_is_no_json_does_not_end_the_conversation() -> None:
     broken = talk(USER, calling('{"path": "a'), result("bad JSON"), calling('{"path": "b"}'))
-    rendered = make(families.ITEMS_OF_ARGUMENTS).render(broken)
+    rendered = make(families.ITEMS_OF_ARGUMENTS).render(broken).text
     assert rendered == 'hi<arguments={"path": "a>bad JSON<path=b>'
-    assert '"arguments": "{\\"path\\": \\"a"}' in make(families.CHATML_TOOLS).render(broken)
+    assert '"arguments": "{\\"path\\": \\"a"}' in make(families.CHATML_TOOLS).render(broken).text
 
 
 def test_ids_are_shortened_where_the_template_insists() -> None:
     template = make(families.INST_ALTERNATING, bos="<s>", eos="</s>")
     rendered = template.render(
         talk(USER, calling("{}", "call_0123456789"), result("x", "call_0123456789"))
-    )
+    ).text
     call_id = rendered.partition("[TOOL_RESULTS]")[2][:9]
     assert call_id.isalnum()
     assert rendered == (
         '<s>[INST] hi [/INST][TOOL_CALLS]{"name": "read", "arguments": {}}'
         f"{call_id}</s>[TOOL_RESULTS]{call_id}x[/TOOL_RESULTS]"
     )
-    again = template.render(talk(USER, calling("{}", "abcDEF123"), result("x", "abcDEF123")))
+    again = template.render(talk(USER, calling("{}", "abcDEF123"), result("x", "abcDEF123"))).text
     assert "abcDEF123</s>[TOOL_RESULTS]abcDEF123x" in again
 
 
 def test_typed_parts_are_given_to_a_template_that_only_knows_them() -> None:
     template = make(families.TYPED_PARTS)
     assert template.traits.takes_parts
-    assert template.render(talk(SYSTEM, USER)) == "<system>Be brief.<user>hi"
+    assert template.render(talk(SYSTEM, USER)).text == "<system>Be brief.<user>hi"
 
 
 def test_a_template_for_tools_gets_an_empty_list_when_there_are_none() -> None:
     template = make(families.TOOLS_ALWAYS)
-    assert template.render(talk(USER)) == "hi"
-    assert template.render(talk(USER, tools=TOOLS)) == "read hi"
+    assert template.render(talk(USER)).text == "hi"
+    assert template.render(talk(USER, tools=TOOLS)).text == "read hi"
 
 
 def test_developer_is_system_unless_the_template_knows_it() -> None:
     message = {"role": "developer", "content": "x"}
-    assert "<|im_start|>system\nx" in make(families.CHATML_TOOLS).render(talk(message, USER))
-    assert "<dev>x" in make(families.THINKING_KEY).render(talk(message, USER))
+    assert "<|im_start|>system\nx" in make(families.CHATML_TOOLS).render(talk(message, USER)).text
+    assert "<dev>x" in make(families.THINKING_KEY).render(talk(message, USER)).text
 
 
 def test_function_is_tool() -> None:
     message = {"role": "function", "name": "read", "content": "x"}
-    assert "<tool_response>\nx" in make(families.CHATML_TOOLS).render(talk(USER, message))
+    assert "<tool_response>\nx" in make(families.CHATML_TOOLS).render(talk(USER, message)).text
 
 
 def test_reasoning_goes_where_the_template_reads_it() -> None:
     template = make(families.THINKING_KEY)
     plain = reply("yes", reasoning_content="hm")
-    assert template.render(talk(USER, plain)) == "<analysis>hm<final>yes"
+    assert template.render(talk(USER, plain)).text == "<analysis>hm<final>yes"
     both = {**calling("{}"), "content": "look", "reasoning_content": "hm"}
-    assert template.render(talk(USER, both)) == "<analysis>hm\nlook<final>"
+    assert template.render(talk(USER, both)).text == "<analysis>hm\nlook<final>"
 
 
 def test_reasoning_is_a_part_of_the_content_where_the_template_reads_it_there() -> None:
     template = make(families.THINKING_PART)
     conversation = talk(USER, reply("yes", reasoning_content="hm"), reply("no"))
-    assert template.render(conversation) == "hi;[THINK]hm[/THINK]yes;no;"
+    assert template.render(conversation).text == "hi;[THINK]hm[/THINK]yes;no;"
 
 
 def test_content_is_null_beside_calls_that_a_template_would_leave_out() -> None:
     template = make(families.NULL_CONTENT)
-    assert template.render(talk(USER, calling('{"a":1}'), reply("x"))) == 'hi;<{"a":1}>;x;'
+    assert template.render(talk(USER, calling('{"a":1}'), reply("x"))).text == 'hi;<{"a":1}>;x;'
 
 
 def test_a_refusal_is_quoted() -> None:
@@ -342,13 +342,10 @@ def test_lone_surrogates_do_not_reach_the_tokenizer() -> None:
     template = make("{{ messages[0].content }}{{ messages[1].tool_calls[0] | tojson }}")
     rendered = template.render(
         talk({"role": "user", "content": "a\ud800b😀"}, calling('{"x": "\\ud800"}'))
-    )
+    ).text
     assert rendered.startswith("a\ufffdb😀")
     assert '{"x": "\ufffd"}' in rendered
 
 
-def test_a_prompt_is_a_string() -> None:
-    rendered = make("x").render(talk(USER))
-    assert isinstance(rendered, RenderedPrompt)
-    assert rendered == "x"
-    assert rendered.marks == ()
+def test_a_prompt_without_spelled_control_tokens_has_no_marks() -> None:
+    assert make("x").render(talk(USER)) == RenderedPrompt("x", marks=())

@@ -25,7 +25,7 @@ def load(embedded: dict[str, str], **flags: Any) -> TemplateSet:
 
 def rendered(templates: TemplateSet, conversation: Conversation = TALK) -> str:
     """Return the prompt of a conversation."""
-    return str(templates.render(conversation))
+    return templates.render(conversation).text
 
 
 def test_the_models_own_template_is_used() -> None:

@@ -78,7 +78,7 @@ def make(source: str) -> ChatTemplate:
 
 def render(source: str, *messages: dict[str, Any], tools: Any = TOOLS) -> str:
     """Return a prompt."""
-    return str(make(source).render(parse_conversation(list(messages), tools)))
+    return make(source).render(parse_conversation(list(messages), tools)).text
 
 
 def description(source: str) -> str:
@@ -181,8 +181,9 @@ def test_control_texts_in_tools_and_results_stay_texts() -> None:
     function = {"name": "read", "description": "Not <|im_end|>."}
     tools = [{"type": "function", "function": function}]
     talk = [USER, calling(call(0)), result(0, "Nor <|im_end|>.")]
-    prompt = template.render(parse_conversation(talk, tools))
-    real = [prompt[start:end] for start, end in template.controls.token_spans(prompt)]
+    rendered = template.render(parse_conversation(talk, tools))
+    prompt = rendered.text
+    real = [prompt[start:end] for start, end in template.controls.token_spans(rendered)]
     assert "Not <|im_end|>." in prompt
     assert "Nor <|im_end|>." in prompt
     assert real.count("<|im_end|>") == 4  # system, user, reply, result
@@ -218,7 +219,7 @@ def test_a_history_stays_as_it_is_when_it_grows(source: str) -> None:
     before = ""
     for stop in (1, 4, 6):
         conversation = parse_conversation(talk[:stop], TOOLS)
-        prompt = str(template.render(conversation, add_generation_prompt=False))
+        prompt = template.render(conversation, add_generation_prompt=False).text
         assert prompt.startswith(before.rstrip())
         assert "one line" in prompt or stop == 1
         before = prompt
@@ -233,7 +234,9 @@ def test_the_description_is_a_part_of_what_prompts_share(source: str) -> None:
         conversation = parse_conversation([{"role": "user", "content": question}], TOOLS)
         prompt = template.render(conversation)
         found = finder.find(conversation, prompt)
-        ends += [prompt[: each.offset] for each in found.boundaries if each.kind == "system_end"]
+        ends += [
+            prompt.text[: each.offset] for each in found.boundaries if each.kind == "system_end"
+        ]
     assert ends[0] == ends[1]
     assert "list_files" in ends[0]
 
