@@ -61,7 +61,7 @@ def make_conversation(number: int) -> Tokens:
 
 
 def fill_cache(num_conversations: int) -> tuple[PrefixCache, float]:
-    """Return a cache that knows the conversations, and the MiB the process has grown by."""
+    """Return a cache that knows the conversations, and the MiB the process has loaded by."""
     make_conversation(0)  # numpy's own memory is not the tree's
     process = psutil.Process()
     num_before = process.memory_info().rss

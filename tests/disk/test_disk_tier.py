@@ -68,7 +68,7 @@ class Run:
 
     def stored_logits(self) -> set[int]:
         """Return the blobs of logits, which are the same in the tree and on disk."""
-        states = [held for node in self.cache.inventory.tree.walk() for held in node.checkpoints]
+        states = [held for node in self.cache.stored.tree.walk() for held in node.checkpoints]
         known = [state.logits_id for state in states if state.logits_id]
         assert set(known) == {blob.id for blob in self.store.load().blobs if blob.kind == "logits"}
         assert len(known) == len(set(known))

@@ -71,7 +71,7 @@ def test_an_extension_in_the_context(memoryless: RunningEngine) -> None:
 
     report = report_of(memoryless, prompt + prompt_tokens(50, seed=2))
 
-    assert (report.source, report.reason) == ("live", "extended")
+    assert (report.source, report.reason) == ("kv_cache", "extended")
     assert (report.num_reused, report.num_known) == (100, 100)
     assert report.divergence is None
     assert report.num_restored_bytes == 0
@@ -118,9 +118,9 @@ def test_a_divergence_names_the_message_and_the_words_of_both_sides(engine: Runn
 
     assert found is not None
     assert (found.pos, found.message_index, found.role) == (200, 1, "user")
-    assert found.prompt_words == ("New" * 30)[:40]
-    assert len(found.known_words) == 40
-    assert found.known_words.isalpha()
+    assert found.prompt_excerpt == ("New" * 30)[:40]
+    assert len(found.known_excerpt) == 40
+    assert found.known_excerpt.isalpha()
 
 
 def test_an_edit_in_the_context(memoryless: RunningEngine, kind: models.Kind) -> None:
@@ -129,7 +129,7 @@ def test_an_edit_in_the_context(memoryless: RunningEngine, kind: models.Kind) ->
 
     report = report_of(memoryless, prompt[:200] + prompt_tokens(100, seed=2))
 
-    assert report.source == ("live" if kind == "full" else "none")
+    assert report.source == ("kv_cache" if kind == "full" else "none")
     assert report.num_known == 200
 
 
@@ -141,7 +141,7 @@ def test_a_state_from_memory_for_the_cells_of_a_slot(tiny_models: dict[models.Ki
 
         report = report_of(engine, system + prompt_tokens(100, seed=3), *boundaries)
 
-    assert (report.source, report.num_reused) == ("live_state", 5000)
+    assert (report.source, report.num_reused) == ("rewind", 5000)
     assert 0 < report.num_restored_bytes < 1 << 20
     assert report.reason == "branch"
 
@@ -330,7 +330,7 @@ def test_the_summary_has_sizes_and_a_bounded_tree(engine: RunningEngine) -> None
     assert summary.num_nodes == 5
     assert len(summary.nodes) == 3
     assert summary.num_tree_tokens == 500
-    assert summary.num_live_tokens == 100
+    assert summary.num_kv_cache_tokens == 100
     assert summary.segment_bytes + summary.checkpoint_bytes > 0
     assert summary.counters.num_requests >= 5
 

@@ -64,7 +64,7 @@ REPORT = CacheReport(
     num_known=5,
     num_prefilled_twice=1,
     divergence=Divergence(
-        pos=5, message_index=2, role="user", prompt_words="new words", known_words="old words"
+        pos=5, message_index=2, role="user", prompt_excerpt="new words", known_excerpt="old words"
     ),
     reason="branch",
 )
@@ -159,7 +159,7 @@ class FakeEngine:
             segment_bytes=400,
             checkpoint_bytes=100,
             budget_bytes=1000,
-            num_live_tokens=35,
+            num_kv_cache_tokens=35,
             counters=Counters(num_requests=3, num_ram_restores=2),
         )
 
@@ -195,7 +195,7 @@ class FakeEngine:
             num_prefilled_tokens=60,
             num_decoded_tokens=40,
             num_prefilled_twice_tokens=5,
-            num_live_restores=1,
+            num_kv_cache_restores=1,
             num_ram_restores=2,
             num_evicted_segments=4,
         )

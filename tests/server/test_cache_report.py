@@ -66,16 +66,16 @@ def test_a_conversation_is_explained_turn_by_turn(hybrid: RunningServer) -> None
 
     longer = chat(hybrid, system, first, reply(answer), message("user", "go on"))
     assert longer["facts"]["reused_tokens"] >= answer["usage"]["prompt_tokens"]
-    assert longer["facts"]["source"] in ("live", "ram")
+    assert longer["facts"]["source"] in ("kv_cache", "ram")
 
     side = chat(hybrid, system, message("user", "Something else: " + LONG))
     assert reason(side) == "branch"
     found = side["facts"]["divergence"]
     assert (found["message_index"], found["role"]) == (1, "user")
-    assert found["prompt_words"].startswith("Something else: ")
-    assert found["known_words"].startswith("Please look at")
+    assert found["prompt_excerpt"].startswith("Something else: ")
+    assert found["known_excerpt"].startswith("Please look at")
     assert side["facts"]["reused_tokens"] > 0
-    assert side["facts"]["source"] in ("ram", "live_state")
+    assert side["facts"]["source"] in ("ram", "rewind")
 
 
 def test_changes_of_the_system_prompt_and_of_tools_are_told_apart(server: RunningServer) -> None:
@@ -157,7 +157,7 @@ def test_the_cache_is_shown_pinned_dropped_and_cleared(hybrid: RunningServer) ->
         held["ram"]["bytes"] == held["ram"]["segment_bytes"] + held["ram"]["checkpoint_bytes"] > 0
     )
     assert [node for node in held["tree"]["nodes"] if node["pins"]]
-    assert held["live"]["tokens"] > 100
+    assert held["kv_cache"]["tokens"] > 100
     assert post("/cache/unpin", first) == 200
     nodes = hybrid.http.get("/cache").json()["tree"]["nodes"]
     assert not [node for node in nodes if node["pins"]]
@@ -172,7 +172,11 @@ def test_the_cache_is_shown_pinned_dropped_and_cleared(hybrid: RunningServer) ->
 
     assert hybrid.http.delete("/cache").json()["freed_bytes"] > 0
     empty = hybrid.http.get("/cache").json()
-    assert (empty["ram"]["bytes"], empty["live"]["tokens"], empty["tree"]["tokens"]) == (0, 0, 0)
+    assert (empty["ram"]["bytes"], empty["kv_cache"]["tokens"], empty["tree"]["tokens"]) == (
+        0,
+        0,
+        0,
+    )
     assert reason(chat(hybrid, message("user", "One. " + LONG))) == "first_request"
     assert post("/cache/pin", first) == 404
 

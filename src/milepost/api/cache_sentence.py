@@ -7,9 +7,9 @@ from milepost.protocol.messages import CacheReason, CacheReport, RestoreKind
 
 SOURCES: dict[RestoreKind, str] = {
     "none": "nothing",
-    "live": "the context",
-    "parked": "the context",
-    "live_state": "the context and a kept state",
+    "kv_cache": "the KV cache",
+    "parked": "the KV cache",
+    "rewind": "the KV cache, rewound to a kept state",
     "ram": "memory",
     "disk": "disk",
 }
@@ -21,7 +21,7 @@ REASONS: dict[CacheReason, str] = {
     "edited_message": "It was changed at {place}, while what follows is new or as before.",
     "stripped_reasoning": "At {place} something is left out that was there before, most likely "
     "the model's reasoning.",
-    "changed_system": "The system prompt was changed, at {place}, so that nothing behind that "
+    "changed_system": "The system prompt was changed, at {place}, so that nothing after that "
     "place can be reused.",
     "changed_tools": "The tools were changed, at {place}, so that nothing behind that place can "
     "be reused.",

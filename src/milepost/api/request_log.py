@@ -100,7 +100,7 @@ def describe_reports(reports: list[CacheReport]) -> str:
 def describe_words(record: RequestRecord) -> str:
     """Return where the prompts of a request part from what is known, with words of both sides."""
     return "; ".join(
-        f"parts at token {found.pos}: {found.prompt_words!r} instead of {found.known_words!r}"
+        f"parts at token {found.pos}: {found.prompt_excerpt!r} instead of {found.known_excerpt!r}"
         for found in (report.divergence for report in record.reports)
         if found is not None
     )

@@ -50,8 +50,8 @@ class DivergenceShape(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     message_index: int | None
     role: str | None
-    prompt_words: str
-    known_words: str
+    prompt_excerpt: str
+    known_excerpt: str
 
 
 class FactsShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +107,8 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     replies: RepliesShape | None  # None where the prompt is no conversation
 
 
-class LiveTier(msgspec.Struct, frozen=True, kw_only=True):
-    """What the context holds."""
+class KvCacheTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What the KV cache of the context holds."""
 
     tokens: int
 
@@ -169,9 +169,9 @@ class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
     reused_tokens: int
     prefilled_tokens: int
     prefilled_twice_tokens: int
-    live_restores: int
+    kv_cache_restores: int
     parked_restores: int
-    live_state_restores: int
+    rewind_restores: int
     ram_restores: int
     disk_restores: int
     failed_restores: int
@@ -189,7 +189,7 @@ class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
 class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `GET /cache`."""
 
-    live: LiveTier
+    kv_cache: KvCacheTier
     ram: RamTier
     disk: DiskTier
     tree: TreeShape
@@ -248,7 +248,7 @@ def why_answer(record: RequestRecord) -> WhyAnswer:
 def cache_answer(summary: CacheSummary) -> CacheAnswer:
     """Return the engine's summary."""
     return CacheAnswer(
-        live=LiveTier(tokens=summary.num_live_tokens),
+        kv_cache=KvCacheTier(tokens=summary.num_kv_cache_tokens),
         ram=RamTier(
             bytes=summary.segment_bytes + summary.checkpoint_bytes,
             budget_bytes=summary.budget_bytes,
@@ -297,8 +297,8 @@ def _facts_shape(report: CacheReport, num_prompt_tokens: int) -> FactsShape:
             position=found.pos,
             message_index=found.message_index if found.message_index >= 0 else None,
             role=found.role or None,
-            prompt_words=found.prompt_words,
-            known_words=found.known_words,
+            prompt_excerpt=found.prompt_excerpt,
+            known_excerpt=found.known_excerpt,
         ),
     )
 
@@ -348,9 +348,9 @@ def _counters_shape(summary: CacheSummary) -> CountersShape:
         reused_tokens=counters.num_cached_tokens,
         prefilled_tokens=counters.num_prefilled_tokens,
         prefilled_twice_tokens=counters.num_prefilled_twice_tokens,
-        live_restores=counters.num_live_restores,
+        kv_cache_restores=counters.num_kv_cache_restores,
         parked_restores=counters.num_parked_restores,
-        live_state_restores=counters.num_live_state_restores,
+        rewind_restores=counters.num_rewind_restores,
         ram_restores=counters.num_ram_restores,
         disk_restores=counters.num_disk_restores,
         failed_restores=counters.num_failed_restores,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from milepost.cache.last_use import Moment
+from milepost.cache.last_use import LastUse
 from milepost.cache.segment import NO_BLOB, Data
 
 CheckpointKind = Literal[
@@ -17,7 +17,7 @@ CheckpointKind = Literal[
     "last_user",  # before the last user message
     "prompt_end",  # before the generation prompt
     "breakpoint",  # the client asked for it
-    "media",  # before or behind an image or a piece of audio
+    "media",  # before or after an image or a piece of audio
     # where a state was at hand
     "chunk",
     "prompt_whole",
@@ -34,11 +34,11 @@ class Checkpoint:
     kind: CheckpointKind
     data: Data | None  # None: on disk only
     num_bytes: int
-    last_used: Moment
+    last_used: LastUse
     num_hits: int = 0  # how often it was restored
     blob_id: int = NO_BLOB  # of its copy on disk
-    is_held: bool = True  # by the tree
-    logits_id: int = NO_BLOB  # of the logits behind its last token, if the disk has them
+    is_attached: bool = True  # by the tree
+    logits_id: int = NO_BLOB  # of the logits after its last token, if the disk has them
 
     @property
     def ram_bytes(self) -> int:

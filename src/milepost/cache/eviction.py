@@ -80,7 +80,7 @@ class SegmentRecord(Generic[SegmentKey]):
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings(Generic[CheckpointKey, SegmentKey]):
+class Candidates(Generic[CheckpointKey, SegmentKey]):
     """All that is stored."""
 
     checkpoints: Sequence[CheckpointRecord[CheckpointKey]]
@@ -122,10 +122,10 @@ def choose_thinned(checkpoints: Sequence[CheckpointRecord[CheckpointKey]]) -> in
 
 
 def plan_eviction(
-    holdings: Holdings[CheckpointKey, SegmentKey], num_bytes: int
+    candidates: Candidates[CheckpointKey, SegmentKey], num_bytes: int
 ) -> EvictionPlan[CheckpointKey, SegmentKey]:
     """Choose what to remove so that at least so many bytes become free, or everything goes."""
-    return _Planner(holdings).plan(num_bytes)
+    return _Planner(candidates).plan(num_bytes)
 
 
 class _Worths(Generic[CheckpointKey]):
@@ -180,18 +180,18 @@ class _Planner(Generic[CheckpointKey, SegmentKey]):
     when the version of its thing has moved on.
     """
 
-    def __init__(self, holdings: Holdings[CheckpointKey, SegmentKey]) -> None:
-        self._checkpoints, self._segments = holdings.checkpoints, holdings.segments
-        self._worths = _Worths(holdings.checkpoints)
-        self._needing: list[set[int]] = [set() for _ in holdings.segments]  # checkpoints
-        self._num_below = [0] * len(holdings.segments)  # segments that go on from it
-        self._versions = [0] * (len(holdings.checkpoints) + len(holdings.segments))
+    def __init__(self, candidates: Candidates[CheckpointKey, SegmentKey]) -> None:
+        self._checkpoints, self._segments = candidates.checkpoints, candidates.segments
+        self._worths = _Worths(candidates.checkpoints)
+        self._needing: list[set[int]] = [set() for _ in candidates.segments]  # checkpoints
+        self._num_below = [0] * len(candidates.segments)  # segments that go on from it
+        self._versions = [0] * (len(candidates.checkpoints) + len(candidates.segments))
         self._heap: list[tuple[bool, float, int, int]] = []
         self._plan: EvictionPlan[CheckpointKey, SegmentKey] = EvictionPlan()
-        for index, checkpoint in enumerate(holdings.checkpoints):
+        for index, checkpoint in enumerate(candidates.checkpoints):
             if checkpoint.segment >= 0:
                 self._needing[checkpoint.segment].add(index)
-        for segment in holdings.segments:
+        for segment in candidates.segments:
             if segment.above >= 0:
                 self._num_below[segment.above] += 1
 

@@ -17,15 +17,15 @@ from milepost.cache.eviction import (
     LAST_USER_HITS,
     PROMPT_END_HITS,
     SYSTEM_END_HITS,
+    Candidates,
     CheckpointRecord,
-    Holdings,
     Positions,
     Rates,
     SegmentRecord,
     expected_returns,
     usage_rate,
 )
-from milepost.cache.last_use import Moment
+from milepost.cache.last_use import LastUse
 from milepost.cache.segment import NO_BLOB, Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Path, Tree
@@ -43,15 +43,15 @@ WITHOUT_STATE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class HeldCheckpoint:
-    """A checkpoint and where it hangs."""
+class AttachedCheckpoint:
+    """A checkpoint and the node that it is attached to."""
 
     node: Node
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSegment:
+class AttachedSegment:
     """A segment and the nodes that refer to it, from the shallowest on."""
 
     segment: Segment
@@ -72,14 +72,14 @@ class _Tips:
 
 
 @dataclass(slots=True)
-class _Survey:
+class _Collector:
     traits: CacheTraits
-    now: Moment
+    now: LastUse
     tips: _Tips
     pinned: set[Segment]
     count_bytes: CountBytes
-    checkpoints: list[CheckpointRecord[HeldCheckpoint]] = field(default_factory=list)
-    segments: list[SegmentRecord[HeldSegment]] = field(default_factory=list)
+    checkpoints: list[CheckpointRecord[AttachedCheckpoint]] = field(default_factory=list)
+    segments: list[SegmentRecord[AttachedSegment]] = field(default_factory=list)
     # Indices of the deepest checkpoint and segment on the path to the end of a node.
     deepest: dict[Node | None, tuple[int, int]] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class _Survey:
             while parts and parts[0].start < checkpoint.pos:
                 segment = self._add_part(node, parts.pop(0), segment)
             record = CheckpointRecord(
-                key=HeldCheckpoint(node, checkpoint),
+                key=AttachedCheckpoint(node, checkpoint),
                 pos=checkpoint.pos,
                 num_bytes=self.count_bytes(checkpoint),
                 above=above,
@@ -123,7 +123,7 @@ class _Survey:
             self.segments[above].key.nodes.append(node)
             return above
         record = SegmentRecord(
-            key=HeldSegment(part.segment, [node]),
+            key=AttachedSegment(part.segment, [node]),
             num_bytes=self.count_bytes(part.segment),
             above=above,
             worth=self._own_worth(node, part),
@@ -148,29 +148,29 @@ def on_disk(held: Segment | Checkpoint) -> int:
     return held.num_bytes if held.blob_id != NO_BLOB else 0
 
 
-def survey(
-    tree: Tree, traits: CacheTraits, now: Moment, count_bytes: CountBytes = in_ram
-) -> Holdings[HeldCheckpoint, HeldSegment]:
-    """Return a record of all that hangs on a tree, with the bytes of one tier."""
+def eviction_candidates(
+    tree: Tree, traits: CacheTraits, now: LastUse, count_bytes: CountBytes = in_ram
+) -> Candidates[AttachedCheckpoint, AttachedSegment]:
+    """Return a record of all that is attached to a tree, with the bytes of one tier."""
     nodes = list(tree.walk())
     pinned = set() if traits.has_states else _find_pinned(nodes)
-    found = _Survey(traits, now, _find_tips(nodes, now), pinned, count_bytes)
+    found = _Collector(traits, now, _find_tips(nodes, now), pinned, count_bytes)
     for node in nodes:
         found.add(node)
-    return Holdings(found.checkpoints, found.segments)
+    return Candidates(found.checkpoints, found.segments)
 
 
-def survey_path(
-    path: Path, traits: CacheTraits, now: Moment
-) -> list[CheckpointRecord[HeldCheckpoint]]:
+def path_candidates(
+    path: Path, traits: CacheTraits, now: LastUse
+) -> list[CheckpointRecord[AttachedCheckpoint]]:
     """Return the checkpoints of one path, weighed without a pass over the tree."""
-    found = _Survey(traits, now, _find_tips_beside(path, now), set(), in_ram)
+    found = _Collector(traits, now, _find_tips_beside(path, now), set(), in_ram)
     for node in path.nodes:
         found.add(node)
     return found.checkpoints
 
 
-def _find_tips(nodes: list[Node], now: Moment) -> _Tips:
+def _find_tips(nodes: list[Node], now: LastUse) -> _Tips:
     """Return the leaves among nodes that are in the order of a walk."""
     leaves = [node for node in nodes if not node.children]
     counts: dict[Node, int] = {}
@@ -199,7 +199,7 @@ def _find_pinned(nodes: list[Node]) -> set[Segment]:
     }
 
 
-def _find_tips_beside(path: Path, now: Moment) -> _Tips:
+def _find_tips_beside(path: Path, now: LastUse) -> _Tips:
     """Return the end of a path as a tip, and the next nodes of the branches that leave it."""
     beside = [
         [child for child in node.children.values() if child is not following]
@@ -214,5 +214,5 @@ def _find_tips_beside(path: Path, now: Moment) -> _Tips:
     )
 
 
-def _age(last_used: Moment, now: Moment) -> int:
+def _age(last_used: LastUse, now: LastUse) -> int:
     return now.num_requests - last_used.num_requests

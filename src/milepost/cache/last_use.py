@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Moment(NamedTuple):
-    """A moment; later ones are greater."""
+class LastUse(NamedTuple):
+    """When something was used; later uses are greater."""
 
     num_requests: int  # seen so far
     seconds: float  # of the caller's clock

@@ -32,7 +32,7 @@ EXACT_KINDS: tuple[BoundaryKind, ...] = (
     *("system_end", "date", "last_user", "prompt_end", "breakpoint"),
 )
 
-# A cut this close behind a kept state saves fewer tokens than its micro-batch costs: a micro-batch
+# A cut this close after a kept state saves fewer tokens than its micro-batch costs: a micro-batch
 # of 32 tokens takes about as long as one of 16. Arbitrary.
 MIN_CUT_TOKENS = 16
 # States are laid closer to the end of a long prompt than to its begin: their distance is at least

@@ -5,8 +5,8 @@ It owns the tree, keeps count of the bytes and carries out what the policies dec
 what a match refers to stays alive as long as the match, whatever is evicted meanwhile.
 
 The engine notes what it has computed, adds the states it kept on the way, and adds the cells of a
-sequence when it leaves the context. States come first: cells that no state needs go first when
-memory is short.
+sequence when it ends or is evicted from the KV cache. States come first: cells that no state needs
+go first when memory is short.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy as np
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
 from milepost.cache.eviction_candidates import (
-    HeldCheckpoint,
-    HeldSegment,
+    AttachedCheckpoint,
+    AttachedSegment,
+    eviction_candidates,
     on_disk,
-    survey,
-    survey_path,
+    path_candidates,
 )
 from milepost.cache.invariants import check_tree
-from milepost.cache.last_use import Moment
+from milepost.cache.last_use import LastUse
 from milepost.cache.match import Match, StoredState, describe_match
 from milepost.cache.segment import Data, Segment
 from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
-from milepost.cache.stored_states import Inventory
+from milepost.cache.stored_states import StoredStates
 from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.cache.tree import Node, Path, Tokens, find_checkpoint
 
@@ -57,15 +57,15 @@ class PrefixCache:
     def __init__(self, traits: CacheTraits, limits: CacheLimits) -> None:
         self.traits = traits
         self.limits = limits
-        self.inventory = Inventory(traits)  # for the disk tier
-        self._tree = self.inventory.tree
+        self.stored = StoredStates(traits)  # for the disk tier
+        self._tree = self.stored.tree
         self._counters = Counters()
         self._num_requests = 0  # the clock of the policies
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all segments and checkpoints in memory."""
-        return self.inventory.num_bytes
+        return self.stored.num_bytes
 
     @property
     def counters(self) -> Counters:
@@ -77,7 +77,7 @@ class PrefixCache:
     def match(self, prompt: Tokens, now_s: float) -> Match:
         """Return what is known of a prompt, and mark that as used."""
         self._num_requests += 1
-        now = self._moment(now_s)
+        now = self._use_at(now_s)
         path = self._tree.find(_as_key(prompt))
         for node in path.nodes:
             # An edge that is left half way leads to another conversation: not a use of that one.
@@ -118,7 +118,7 @@ class PrefixCache:
 
     def note(self, tokens: Tokens, now_s: float) -> None:
         """Remember that these tokens were computed, from position 0 on."""
-        self._tree.insert(_as_key(tokens), self._moment(now_s))
+        self._tree.insert(_as_key(tokens), self._use_at(now_s))
         self._forget_oldest()
 
     def add_segment(self, tokens: Tokens, start: int, data: Data, now_s: float) -> bool:
@@ -132,7 +132,7 @@ class PrefixCache:
         if num_bytes > self.limits.budget_bytes:
             return False
         path = self._insert(tokens, now_s)
-        if not self.inventory.hang_segment(path, Segment(start, len(tokens), data, num_bytes)):
+        if not self.stored.attach_segment(path, Segment(start, len(tokens), data, num_bytes)):
             return False
         self.evict(now_s)
         return True
@@ -149,8 +149,8 @@ class PrefixCache:
         num_bytes = memoryview(data).nbytes
         if self.limits.max_checkpoints == 0 or num_bytes > self.limits.budget_bytes:
             return False
-        self.inventory.hang_checkpoint(
-            path, Checkpoint(pos, kind, data, num_bytes, self._moment(now_s))
+        self.stored.attach_checkpoint(
+            path, Checkpoint(pos, kind, data, num_bytes, self._use_at(now_s))
         )
         self._thin(path, now_s)
         self.evict(now_s)
@@ -160,7 +160,7 @@ class PrefixCache:
         """Remember that a state was used: such a one is likely to be used again."""
         if state.checkpoint is not None:
             state.checkpoint.num_hits += 1
-            state.checkpoint.last_used = self._moment(now_s)
+            state.checkpoint.last_used = self._use_at(now_s)
 
     def pin(self, tokens: Tokens, kind: str) -> bool:
         """Let what is needed to go on after these tokens be evicted last; False if unknown."""
@@ -179,7 +179,7 @@ class PrefixCache:
 
     # --- the disk ------------------------------------------------------------------------
 
-    def grow(self, tokens: Tokens, last_used: Moment) -> Path:
+    def grow(self, tokens: Tokens, last_used: LastUse) -> Path:
         """Add a history that the disk knows; its path is good until the next one is added."""
         return self._tree.insert(_as_key(tokens), last_used)
 
@@ -189,12 +189,12 @@ class PrefixCache:
 
     def evict_from_disk(self, num_bytes: int, now_s: float) -> int:
         """Choose what goes from the disk, and return the bytes; what is in memory as well stays."""
-        holdings = survey(self._tree, self.traits, self._moment(now_s), on_disk)
-        plan = plan_eviction(holdings, num_bytes)
-        for held_checkpoint in plan.checkpoints:
-            self.inventory.evict_checkpoint_from_disk(held_checkpoint)
-        for held_segment in plan.segments:
-            self.inventory.evict_segment_from_disk(held_segment)
+        candidates = eviction_candidates(self._tree, self.traits, self._use_at(now_s), on_disk)
+        plan = plan_eviction(candidates, num_bytes)
+        for attached in plan.checkpoints:
+            self.stored.evict_checkpoint_from_disk(attached)
+        for attached_segment in plan.segments:
+            self.stored.evict_segment_from_disk(attached_segment)
         return plan.num_bytes
 
     # --- removing ------------------------------------------------------------------------
@@ -226,23 +226,25 @@ class PrefixCache:
         if excess <= 0:
             return Evicted()
         slack = int(self.limits.budget_bytes * SLACK)
-        excess -= self.inventory.demote(excess + slack)
+        excess -= self.stored.demote(excess + slack)
         if excess <= 0:
             return Evicted()
         plan = self.plan_eviction(excess + slack, now_s)
-        for held_checkpoint in plan.checkpoints:
-            self.inventory.evict_checkpoint(held_checkpoint)
-        for held_segment in plan.segments:
-            self.inventory.evict_segment(held_segment)
+        for attached in plan.checkpoints:
+            self.stored.evict_checkpoint(attached)
+        for attached_segment in plan.segments:
+            self.stored.evict_segment(attached_segment)
         self._counters.num_evicted_checkpoints += len(plan.checkpoints)
         self._counters.num_evicted_segments += len(plan.segments)
         return Evicted(len(plan.segments), len(plan.checkpoints), plan.num_bytes)
 
     def plan_eviction(
         self, num_bytes: int, now_s: float
-    ) -> EvictionPlan[HeldCheckpoint, HeldSegment]:
+    ) -> EvictionPlan[AttachedCheckpoint, AttachedSegment]:
         """Choose what would have to go for so many bytes, and remove nothing."""
-        return plan_eviction(survey(self._tree, self.traits, self._moment(now_s)), num_bytes)
+        return plan_eviction(
+            eviction_candidates(self._tree, self.traits, self._use_at(now_s)), num_bytes
+        )
 
     # --- showing -------------------------------------------------------------------------
 
@@ -251,48 +253,48 @@ class PrefixCache:
         return CacheStatistics(
             num_nodes=self._tree.num_nodes,
             num_tokens=self._tree.num_tokens,
-            num_segments=self.inventory.num_segments,
-            num_checkpoints=self.inventory.num_checkpoints,
+            num_segments=self.stored.num_segments,
+            num_checkpoints=self.stored.num_checkpoints,
             token_bytes=self._tree.num_tokens * np.dtype(np.int32).itemsize,
-            segment_bytes=self.inventory.segment_bytes,
-            checkpoint_bytes=self.inventory.checkpoint_bytes,
+            segment_bytes=self.stored.segment_bytes,
+            checkpoint_bytes=self.stored.checkpoint_bytes,
             budget_bytes=self.limits.budget_bytes,
             counters=dataclasses.replace(self._counters),
         )
 
     def summary(self, now_s: float, max_nodes: int = MAX_SUMMARY_NODES) -> TreeSummary:
         """Return the most recently used part of the tree."""
-        return summarise(self._tree, max_nodes, self._moment(now_s))
+        return summarise(self._tree, max_nodes, self._use_at(now_s))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the tree or the counts contradict themselves; slow."""
         found = check_tree(self._tree, self.traits)
         assert found == (
-            self.inventory.num_segments,
-            self.inventory.segment_bytes,
-            self.inventory.num_checkpoints,
-            self.inventory.checkpoint_bytes,
+            self.stored.num_segments,
+            self.stored.segment_bytes,
+            self.stored.num_checkpoints,
+            self.stored.checkpoint_bytes,
         ), f"counted {found}"
         assert self.num_bytes <= self.limits.budget_bytes
 
     # --- private -------------------------------------------------------------------------
 
-    def _moment(self, now_s: float) -> Moment:
-        return Moment(self._num_requests, now_s)
+    def _use_at(self, now_s: float) -> LastUse:
+        return LastUse(self._num_requests, now_s)
 
     def _insert(self, tokens: Tokens, now_s: float) -> Path:
         assert len(tokens) > 0, "nothing is stored for position 0"
-        return self._tree.insert(_as_key(tokens), self._moment(now_s))
+        return self._tree.insert(_as_key(tokens), self._use_at(now_s))
 
     def _thin(self, path: Path, now_s: float) -> None:
         """Keep to the number of checkpoints along one conversation."""
         num_held = sum(len(node.checkpoints) for node in path.nodes)
         for _ in range(num_held - self.limits.max_checkpoints):
-            records = survey_path(path, self.traits, self._moment(now_s))
+            records = path_candidates(path, self.traits, self._use_at(now_s))
             index = choose_thinned(records)
             if index < 0:
                 return
-            self.inventory.evict_checkpoint(records[index].key)
+            self.stored.evict_checkpoint(records[index].key)
             self._counters.num_thinned_checkpoints += 1
 
     def _forget_oldest(self) -> None:
@@ -305,14 +307,14 @@ class PrefixCache:
         for node in tree.oldest_leaves():
             if tree.num_tokens <= max_tokens and tree.num_nodes <= max_nodes:
                 break
-            self.inventory.remove_node(node)
+            self.stored.remove_node(node)
             self._counters.num_forgotten_nodes += 1
 
     def _drop_nodes(self, nodes: list[Node]) -> None:
         """Remove a subtree, given in the order of a walk."""
         for node in reversed(nodes):
             if node.parent is not None:  # else it was joined to its last child, and went with it
-                self.inventory.remove_node(node)
+                self.stored.remove_node(node)
                 self._counters.num_dropped_nodes += 1
 
 

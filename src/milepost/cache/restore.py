@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-SourceKind = Literal["zero", "live", "parked", "ram", "disk"]
+SourceKind = Literal["zero", "kv_cache", "parked", "ram", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreSource:
-    """A place to go on from. For `live` and `parked`, `index` is a slot; else a stored state."""
+    """A place to go on from; `index` is a slot for `kv_cache` and `parked`, else a stored state."""
 
     kind: SourceKind
     pos: int
     index: int = -1
-    num_bytes: int = 0  # to be loaded; a rewound live sequence loads its checkpoint only
+    num_bytes: int = 0  # to be loaded; a rewound sequence loads its checkpoint only
     extra_s: float = 0.0  # e.g. to save what has to leave the slot
 
 

@@ -27,7 +27,7 @@ class Segment:
     data: Data | None  # None: on disk only
     num_bytes: int
     blob_id: int = NO_BLOB  # of its copy on disk
-    is_held: bool = True  # by the tree
+    is_attached: bool = True  # by the tree
 
     @property
     def ram_bytes(self) -> int:

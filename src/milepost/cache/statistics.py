@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milepost.cache.last_use import Moment
+from milepost.cache.last_use import LastUse
 from milepost.cache.tree import Node, Tree
 
 
@@ -60,7 +60,7 @@ class TreeSummary:
     num_omitted: int
 
 
-def summarise(tree: Tree, max_nodes: int, now: Moment) -> TreeSummary:
+def summarise(tree: Tree, max_nodes: int, now: LastUse) -> TreeSummary:
     """Describe the most recently used nodes; a parent is never used less recently than a child."""
     order = sorted(tree.walk(), key=lambda node: (node.last_used, -node.start), reverse=True)[
         :max_nodes
@@ -70,7 +70,7 @@ def summarise(tree: Tree, max_nodes: int, now: Moment) -> TreeSummary:
     return TreeSummary(nodes, tree.num_nodes - len(nodes))
 
 
-def _summarise_node(node: Node, index: dict[Node, int], now: Moment) -> NodeSummary:
+def _summarise_node(node: Node, index: dict[Node, int], now: LastUse) -> NodeSummary:
     return NodeSummary(
         parent=index.get(node.parent, -1) if node.parent else -1,
         start=node.start,

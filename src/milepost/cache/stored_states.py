@@ -1,4 +1,4 @@
-"""What hangs on the tree: puts segments and checkpoints on it, takes them off, and keeps count.
+"""What is stored: attaches segments and checkpoints to the tree, takes them off, and keeps count.
 
 Decides nothing. A thing has bytes in memory, a blob on disk, or both; what is taken off the tree is
 no longer of use on disk either, which is told with `take_dropped_blobs`.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import insort
 
 from milepost.cache.checkpoint import Checkpoint
-from milepost.cache.eviction_candidates import HeldCheckpoint, HeldSegment
+from milepost.cache.eviction_candidates import AttachedCheckpoint, AttachedSegment
 from milepost.cache.segment import NO_BLOB, Data, Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
 from milepost.cache.tree import Node, Path, Tree, find_checkpoint
 
 
-class Inventory:
-    """Owns the tree and the sums over what hangs on it."""
+class StoredStates:
+    """Owns the tree and the sums over what is attached to it."""
 
     def __init__(self, traits: CacheTraits) -> None:
         self.tree = Tree()
@@ -34,11 +34,11 @@ class Inventory:
 
     # --- putting on ----------------------------------------------------------------------
 
-    def hang_segment(self, path: Path, segment: Segment) -> bool:
+    def attach_segment(self, path: Path, segment: Segment) -> bool:
         """Store a segment; False if cells before it are missing, or none of it is new."""
-        return self._hang_behind(path, path.saved_until, segment)
+        return self._attach_after(path, path.saved_until, segment)
 
-    def hang_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
+    def attach_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
         """Store a checkpoint, in place of one at the same position."""
         node = path.node_at(checkpoint.pos)
         old = find_checkpoint(node, checkpoint.pos)
@@ -47,17 +47,17 @@ class Inventory:
             self.remove_checkpoint(node, old)
         self._add_checkpoint(node, checkpoint)
 
-    def hang_stored_segments(self, path: Path, segments: list[Segment]) -> list[int]:
-        """Hang segments that are on disk, ascending; return the blobs of those that do not fit."""
+    def attach_stored_segments(self, path: Path, segments: list[Segment]) -> list[int]:
+        """Attach segments that are on disk, ascending; return the blobs that do not fit."""
         saved, useless = path.saved_until, []
         for segment in segments:
-            if self._traits.has_segments and self._hang_behind(path, saved, segment):
+            if self._traits.has_segments and self._attach_after(path, saved, segment):
                 saved = segment.end
             else:
                 useless.append(segment.blob_id)
         return useless
 
-    def hang_stored_checkpoints(self, path: Path, checkpoints: list[Checkpoint]) -> list[int]:
+    def attach_stored_checkpoints(self, path: Path, checkpoints: list[Checkpoint]) -> list[int]:
         """Do the same with states; one that is there already stays."""
         useless = []
         for checkpoint in checkpoints:
@@ -68,7 +68,7 @@ class Inventory:
                 useless.append(checkpoint.blob_id)
         return useless
 
-    def hang_stored_logits(self, path: Path, ids: dict[int, int]) -> list[int]:
+    def attach_stored_logits(self, path: Path, ids: dict[int, int]) -> list[int]:
         """Let states know the blobs of their logits, by position; return those without one."""
         useless = []
         for pos, blob_id in ids.items():
@@ -81,7 +81,7 @@ class Inventory:
 
     def take_in(self, held: Segment | Checkpoint, data: Data) -> None:
         """Hold in memory what was read from disk."""
-        if held.is_held and held.data is None:
+        if held.is_attached and held.data is None:
             held.data = data
             self._count_bytes(held, held.num_bytes)
 
@@ -103,12 +103,12 @@ class Inventory:
                     freed += held.num_bytes
         return freed
 
-    def evict_checkpoint(self, held: HeldCheckpoint) -> None:
+    def evict_checkpoint(self, held: AttachedCheckpoint) -> None:
         """Remove a checkpoint and remember that it was there."""
         self.remove_checkpoint(held.node, held.checkpoint)
         held.node.evicted.add(held.checkpoint.pos)
 
-    def evict_segment(self, held: HeldSegment) -> None:
+    def evict_segment(self, held: AttachedSegment) -> None:
         """Remove the last segment of a path; what needed it was removed before."""
         if not self._traits.has_states:  # else the checkpoints that needed it were marked
             held.nodes[-1].evicted.add(held.nodes[-1].saved_until)
@@ -117,17 +117,17 @@ class Inventory:
             assert part.segment is held.segment, "only the last segment of a path is evicted"
         self._count_out(held.segment)
 
-    def evict_checkpoint_from_disk(self, held: HeldCheckpoint) -> None:
+    def evict_checkpoint_from_disk(self, held: AttachedCheckpoint) -> None:
         """Remove a checkpoint from the disk; one that is in memory too stays on the tree."""
-        if held.checkpoint.data is None and held.checkpoint.is_held:
+        if held.checkpoint.data is None and held.checkpoint.is_attached:
             self.evict_checkpoint(held)
         else:
             self._drop_blob(held.checkpoint)
             self.drop_logits(held.checkpoint)
 
-    def evict_segment_from_disk(self, held: HeldSegment) -> None:
+    def evict_segment_from_disk(self, held: AttachedSegment) -> None:
         """Do the same with a segment, and with all that follows it and may not be on disk yet."""
-        if held.segment.data is None and held.segment.is_held:
+        if held.segment.data is None and held.segment.is_attached:
             self._cut_parts(held.nodes[0], held.segment.start)
         else:
             self._drop_blob(held.segment)
@@ -147,14 +147,14 @@ class Inventory:
     def remove_checkpoint(self, node: Node, checkpoint: Checkpoint) -> None:
         """Take a checkpoint off its node."""
         node.checkpoints.remove(checkpoint)
-        checkpoint.is_held = False
+        checkpoint.is_attached = False
         self.num_checkpoints -= 1
         self.checkpoint_bytes -= checkpoint.ram_bytes
         self._drop_blob(checkpoint)
         self.drop_logits(checkpoint)
 
     def drop_logits(self, checkpoint: Checkpoint) -> None:
-        """Let the logits behind a state go from the disk."""
+        """Let the logits after a state go from the disk."""
         if checkpoint.logits_id != NO_BLOB:
             self._dropped_blobs.append(checkpoint.logits_id)
             checkpoint.logits_id = NO_BLOB
@@ -174,7 +174,7 @@ class Inventory:
 
     # --- private -------------------------------------------------------------------------
 
-    def _hang_behind(self, path: Path, saved: int, segment: Segment) -> bool:
+    def _attach_after(self, path: Path, saved: int, segment: Segment) -> bool:
         """Store a segment of a path of which the cells are stored up to `saved`."""
         if not segment.start <= saved < segment.end:
             return False
@@ -209,7 +209,7 @@ class Inventory:
                 self.remove_checkpoint(node, checkpoint)
 
     def _count_out(self, segment: Segment) -> None:
-        segment.is_held = False
+        segment.is_attached = False
         self.num_segments -= 1
         self.segment_bytes -= segment.ram_bytes
         self._drop_blob(segment)

@@ -1,4 +1,4 @@
-"""The radix tree over token arrays: which histories were ever computed, and what hangs on them.
+"""The radix tree over token arrays: which histories were ever computed, and what is stored of them.
 
               root
                │ system prompt                    a node is the edge above it: [start, end)
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from milepost.cache.checkpoint import Checkpoint
-from milepost.cache.last_use import Moment
+from milepost.cache.last_use import LastUse
 from milepost.cache.segment import Segment, SegmentPart, join_parts
 
 Tokens = npt.NDArray[np.int32]
@@ -42,7 +42,7 @@ class Node:
     start: int
     tokens: Tokens  # owned: a view would keep the whole prompt alive that it was cut from
     parent: Node | None
-    last_used: Moment
+    last_used: LastUse
     children: dict[int, Node] = field(default_factory=dict)  # by first token
     parts: list[SegmentPart] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Tree:
     """Histories, and the counts of their nodes and tokens."""
 
     def __init__(self) -> None:
-        self.root = Node(0, np.empty(0, np.int32), None, Moment(0, 0.0))
+        self.root = Node(0, np.empty(0, np.int32), None, LastUse(0, 0.0))
         self.num_nodes = 0  # without the root
         self.num_tokens = 0
 
@@ -142,7 +142,7 @@ class Tree:
             node = child
         return Path(tuple(nodes), pos)
 
-    def insert(self, tokens: Tokens, now: Moment) -> Path:
+    def insert(self, tokens: Tokens, now: LastUse) -> Path:
         """Add a history, or what is new of it, and mark it as used; return its path."""
         path = self.find(tokens)
         nodes = list(path.nodes)
@@ -190,7 +190,7 @@ class Tree:
         if parent is not self.root and len(parent.children) == 1:
             self._join(parent, *parent.children.values())
 
-    def _append(self, nodes: list[Node], rest: Tokens, pos: int, now: Moment) -> None:
+    def _append(self, nodes: list[Node], rest: Tokens, pos: int, now: LastUse) -> None:
         """Extend a path that ends at `pos` by tokens that are not in the tree."""
         if nodes and pos < nodes[-1].end:
             nodes[-1] = self._split(nodes[-1], pos)

@@ -50,7 +50,7 @@ class CacheControl:
         self._num_tokens = 0
 
     def note_request(self, request_id: int, tokens: Tokens) -> None:
-        """Remember what a request left behind; the tokens are copied."""
+        """Remember the tokens that a request computed; they are copied."""
         self._requests[request_id] = np.array(tokens, np.int32)
         self._num_tokens += len(tokens)
         while len(self._requests) > MAX_REQUESTS or self._num_tokens > MAX_REQUEST_TOKENS:
@@ -85,7 +85,7 @@ class CacheControl:
             segment_bytes=sizes.segment_bytes,
             checkpoint_bytes=sizes.checkpoint_bytes,
             budget_bytes=sizes.budget_bytes,
-            num_live_tokens=sum(slot.num_tokens for slot in self._slots.all),
+            num_kv_cache_tokens=sum(slot.num_tokens for slot in self._slots.all),
             counters=self._totals.counters(),
         )
 

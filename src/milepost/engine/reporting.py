@@ -24,8 +24,8 @@ from milepost.engine.statistics import Statistics
 from milepost.libllama import Vocab
 from milepost.protocol.messages import CacheReport, Counters, Divergence
 
-MAX_WORDS_CHARS = 40
-MAX_WORDS_TOKENS = 48  # most tokens have a character or more
+MAX_EXCERPT_CHARS = 40
+MAX_EXCERPT_TOKENS = 48  # most tokens have a character or more
 MEDIA_WORD = "[media]"
 
 
@@ -35,9 +35,9 @@ class Reporter:
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self.num_twice_tokens = 0
-        self.num_live = 0
+        self.num_kv_cache = 0
         self.num_parked = 0
-        self.num_live_state = 0
+        self.num_rewind = 0
         self.num_ram = 0
         self.num_disk = 0
         self.num_failed = 0
@@ -69,9 +69,9 @@ class Reporter:
 
     def _count(self, facts: PrefixFacts, num_twice: int) -> None:
         self.num_twice_tokens += num_twice
-        self.num_live += facts.source == "live"
+        self.num_kv_cache += facts.source == "kv_cache"
         self.num_parked += facts.source == "parked"
-        self.num_live_state += facts.source == "live_state"
+        self.num_rewind += facts.source == "rewind"
         self.num_ram += facts.source == "ram"
         self.num_disk += facts.source == "disk"
         self.num_failed += facts.num_failed
@@ -86,22 +86,22 @@ class Reporter:
             pos=pos,
             message_index=message.message_index if message else -1,
             role=message.role if message else "",
-            prompt_words=self._words(request.prompt[pos : pos + MAX_WORDS_TOKENS]),
-            known_words=self._words(
-                np.concatenate([piece[:MAX_WORDS_TOKENS] for piece in facts.replaced])
+            prompt_excerpt=self._excerpt(request.prompt[pos : pos + MAX_EXCERPT_TOKENS]),
+            known_excerpt=self._excerpt(
+                np.concatenate([piece[:MAX_EXCERPT_TOKENS] for piece in facts.replaced])
             ),
         )
 
-    def _words(self, tokens: Tokens) -> str:
+    def _excerpt(self, tokens: Tokens) -> str:
         """Return the text of tokens; a media is named."""
-        tokens = tokens[:MAX_WORDS_TOKENS]
+        tokens = tokens[:MAX_EXCERPT_TOKENS]
         ends = np.flatnonzero(np.diff(tokens < 0)) + 1
         text = "".join(
             MEDIA_WORD if part[0] < 0 else self._vocab.detokenize(part.tolist(), special=True)
             for part in np.split(tokens, ends)
             if len(part)
         )
-        return text[:MAX_WORDS_CHARS]
+        return text[:MAX_EXCERPT_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class Totals:
             self.statistics.counters(),
             **self._disk_counters(),
             num_prefilled_twice_tokens=reporter.num_twice_tokens,
-            num_live_restores=reporter.num_live,
+            num_kv_cache_restores=reporter.num_kv_cache,
             num_parked_restores=reporter.num_parked,
-            num_live_state_restores=reporter.num_live_state,
+            num_rewind_restores=reporter.num_rewind,
             num_ram_restores=reporter.num_ram,
             num_disk_restores=reporter.num_disk,
             num_failed_restores=reporter.num_failed,

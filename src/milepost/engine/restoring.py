@@ -213,7 +213,7 @@ class Restorer:
                 continue
             is_whole = shared == slot.num_tokens and not slot.num_partial
             if is_whole or self._can_cut(slot, shared):
-                source: RestoreKind = "parked" if slot in self._slots.parked else "live"
+                source: RestoreKind = "parked" if slot in self._slots.parked else "kv_cache"
                 options.append(Option(source, shared, slot=slot))
             elif self._traits.has_segments:
                 options += self._rewinds(slot, shared, match)
@@ -240,7 +240,7 @@ class Restorer:
             if checkpoint.pos <= shared:
                 size = checkpoint.num_bytes
                 disk_bytes = size - checkpoint.ram_bytes
-                return [Option("live_state", checkpoint.pos, size, disk_bytes, slot, checkpoint)]
+                return [Option("rewind", checkpoint.pos, size, disk_bytes, slot, checkpoint)]
         return []
 
     def _choose(self, options: list[Option], num_prompt_tokens: int) -> tuple[Option, int]:
@@ -250,7 +250,7 @@ class Restorer:
         """
         sources = [
             RestoreSource(
-                "disk" if option.disk_bytes else "ram" if option.num_bytes else "live",
+                "disk" if option.disk_bytes else "ram" if option.num_bytes else "kv_cache",
                 option.pos,
                 index=index,
                 num_bytes=option.num_bytes,
@@ -275,9 +275,9 @@ class Restorer:
             self._slots.park(slot)
             return True
         try:
-            if option.source in ("live", "parked"):
+            if option.source in ("kv_cache", "parked"):
                 return self._use_held(option, slot)
-            if option.source == "live_state":
+            if option.source == "rewind":
                 self._rewind(option, prompt)
             else:
                 self._load(option, slot, prompt)

@@ -136,8 +136,8 @@ ENGINE_METRICS: tuple[Metric[Status], ...] = (
         "milepost_restores",
         "counter",
         "Prompts that went on from what was known, by where that was.",
-        lambda status: status.counters.num_live_restores,
-        {"source": "live"},
+        lambda status: status.counters.num_kv_cache_restores,
+        {"source": "kv_cache"},
     ),
     Metric(
         "milepost_restores",
@@ -150,8 +150,8 @@ ENGINE_METRICS: tuple[Metric[Status], ...] = (
         "milepost_restores",
         "counter",
         "Prompts that went on from what was known, by where that was.",
-        lambda status: status.counters.num_live_state_restores,
-        {"source": "live_state"},
+        lambda status: status.counters.num_rewind_restores,
+        {"source": "rewind"},
     ),
     Metric(
         "milepost_restores",

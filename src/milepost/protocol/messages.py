@@ -17,13 +17,13 @@ import msgspec
 
 from milepost.protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION = 9  # counts up with every change of a message
+PROTOCOL_VERSION = 10  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
 MediaKind = Literal["image", "audio"]
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
-RestoreKind = Literal["none", "live", "parked", "live_state", "ram", "disk"]
+RestoreKind = Literal["none", "kv_cache", "parked", "rewind", "ram", "disk"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 SlotAction = Literal["save", "restore", "erase"]
 CacheAction = Literal["clear", "pin", "unpin", "drop"]
@@ -283,8 +283,8 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pos: int  # the first token that differs
     message_index: int = -1  # of the message that it lies in; -1: unknown
     role: str = ""
-    prompt_words: str = ""  # how the prompt goes on
-    known_words: str = ""  # how the history goes on
+    prompt_excerpt: str = ""  # how the prompt goes on
+    known_excerpt: str = ""  # how the history goes on
 
 
 class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -351,9 +351,9 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     prefill_s: float = 0.0
     decode_s: float = 0.0
     num_prefilled_twice_tokens: int = 0  # known already, but computed again
-    num_live_restores: int = 0  # prompts that went on from a slot as it was
+    num_kv_cache_restores: int = 0  # prompts that went on from a slot as it was
     num_parked_restores: int = 0  # the same, from a conversation without a slot
-    num_live_state_restores: int = 0  # the same, with a state from the cache
+    num_rewind_restores: int = 0  # the same, with a state from the cache
     num_ram_restores: int = 0
     num_disk_restores: int = 0  # of which a part had to be read
     num_failed_restores: int = 0
@@ -414,7 +414,7 @@ class CacheSummary(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_def
     segment_bytes: int
     checkpoint_bytes: int
     budget_bytes: int  # of segments and checkpoints
-    num_live_tokens: int  # held in the context, those that slots share counted for each
+    num_kv_cache_tokens: int  # held in the context, those that slots share counted for each
     counters: Counters
 
 

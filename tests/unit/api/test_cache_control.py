@@ -87,8 +87,8 @@ def test_why_tells_facts_from_their_interpretation(api: Api) -> None:
                     "position": 5,
                     "message_index": 2,
                     "role": "user",
-                    "prompt_words": "new words",
-                    "known_words": "old words",
+                    "prompt_excerpt": "new words",
+                    "known_excerpt": "old words",
                 },
             },
             "interpretation": {
@@ -150,7 +150,7 @@ def test_an_unknown_request(api: Api) -> None:
 def test_what_the_cache_holds(api: Api) -> None:
     answer = api.get("/cache").json()
 
-    assert answer["live"] == {"tokens": 35}
+    assert answer["kv_cache"] == {"tokens": 35}
     assert answer["ram"] == {
         "bytes": 500,
         "budget_bytes": 1000,

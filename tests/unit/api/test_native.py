@@ -128,7 +128,7 @@ def test_metrics(api: Api) -> None:
     assert "milepost_requests_deferred 2.0\n" in response.text
     assert "# TYPE milepost_tokens_predicted_total counter" in response.text
     assert "milepost_prompt_tokens_prefilled_twice_total 5.0\n" in response.text
-    assert 'milepost_restores_total{source="live"} 1.0\n' in response.text
+    assert 'milepost_restores_total{source="kv_cache"} 1.0\n' in response.text
     assert 'milepost_restores_total{source="ram"} 2.0\n' in response.text
     assert response.text.count("# TYPE milepost_restores_total") == 1
     assert 'milepost_evictions_total{what="segment"} 4.0\n' in response.text

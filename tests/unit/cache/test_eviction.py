@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 
 from milepost.cache.eviction import (
+    Candidates,
     CheckpointRecord,
-    Holdings,
     SegmentRecord,
     choose_thinned,
     expected_returns,
@@ -48,7 +48,7 @@ def join(*paths: list[CheckpointRecord[int]]) -> list[CheckpointRecord[int]]:
 
 
 def evict_checkpoints(records: list[CheckpointRecord[int]], num_bytes: int) -> list[int]:
-    return plan_eviction(Holdings(records, ()), num_bytes).checkpoints
+    return plan_eviction(Candidates(records, ()), num_bytes).checkpoints
 
 
 def make_segments(*worths: float, above: tuple[int, ...] | None = None) -> list[SegmentRecord[str]]:
@@ -116,44 +116,44 @@ def test_who_used_a_removed_state_uses_the_shallower_one() -> None:
 
 
 def test_segments_go_from_the_end_of_a_conversation() -> None:
-    plan = plan_eviction(Holdings((), make_segments(1.0, 2.0, 3.0)), 200)
+    plan = plan_eviction(Candidates((), make_segments(1.0, 2.0, 3.0)), 200)
     assert plan.segments == ["c", "b"]
     assert plan.num_bytes == 200
 
 
 def test_a_segment_stays_while_any_branch_goes_on_from_it() -> None:
     segments = make_segments(1.0, 5.0, 4.0, above=(-1, 0, 0))
-    assert plan_eviction(Holdings((), segments), MANY_BYTES).segments == ["c", "b", "a"]
+    assert plan_eviction(Candidates((), segments), MANY_BYTES).segments == ["c", "b", "a"]
 
 
 def test_a_segment_takes_along_the_states_that_need_it() -> None:
     records = [dataclasses.replace(r, segment=i) for i, r in enumerate(make_path(200, 100, 200))]
     # Nothing but the last segment with its state can go in order to free its bytes.
     kept_alive = [dataclasses.replace(r, num_bytes=1, hits=9.0) for r in records]
-    plan = plan_eviction(Holdings(kept_alive, make_segments(0.0, 0.0)), 101)
+    plan = plan_eviction(Candidates(kept_alive, make_segments(0.0, 0.0)), 101)
     assert (plan.checkpoints, plan.segments) == ([200], ["b"])
 
 
 def test_a_segment_is_worth_what_its_states_are() -> None:
     records = join(make_path(900, 900), make_path(901, 901, rate=0.1))
     records = [dataclasses.replace(r, num_bytes=1, segment=i) for i, r in enumerate(records)]
-    plan = plan_eviction(Holdings(records, make_segments(0.0, 0.0, above=(-1, -1))), 101)
+    plan = plan_eviction(Candidates(records, make_segments(0.0, 0.0, above=(-1, -1))), 101)
     assert (plan.checkpoints, plan.segments) == ([901], ["b"])
 
 
 def test_cells_that_no_state_needs_go_first() -> None:
     records = [dataclasses.replace(r, segment=0) for r in make_path(100, 100)]
-    plan = plan_eviction(Holdings(records, make_segments(0.0, 0.0)), 100)
+    plan = plan_eviction(Candidates(records, make_segments(0.0, 0.0)), 100)
     assert (plan.checkpoints, plan.segments) == ([], ["b"])
 
 
 def test_pinned_cells_go_last() -> None:
     segments = make_segments(1.0, 9.0, above=(-1, -1))
     segments[0] = dataclasses.replace(segments[0], is_pinned=True)
-    assert plan_eviction(Holdings((), segments), MANY_BYTES).segments == ["b", "a"]
+    assert plan_eviction(Candidates((), segments), MANY_BYTES).segments == ["b", "a"]
 
 
 def test_no_more_goes_than_needed() -> None:
-    plan = plan_eviction(Holdings(make_path(900, 300, 600, 900), ()), 101)
+    plan = plan_eviction(Candidates(make_path(900, 300, 600, 900), ()), 101)
     assert len(plan.checkpoints) == 2
     assert plan.num_bytes == 200

@@ -11,7 +11,7 @@ RATES = RestoreRates(
     disk_bytes_per_s=2e8,
     load_s=0.001,
 )
-LIVE = RestoreSource("live", 4000, index=2)
+LIVE = RestoreSource("kv_cache", 4000, index=2)
 
 
 def test_nothing_held_means_everything_is_computed() -> None:
@@ -48,7 +48,7 @@ def test_the_disk_is_slower_than_ram() -> None:
 
 
 def test_what_has_to_leave_a_slot_is_counted() -> None:
-    crowded = RestoreSource("live", 4000, extra_s=3.0)
+    crowded = RestoreSource("kv_cache", 4000, extra_s=3.0)
     shallow = RestoreSource("parked", 2000)
     assert choose_restore([crowded, shallow], RATES, 5000).source is shallow
 

@@ -149,7 +149,7 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
             num_failed_restores=1,
             num_refused_sources=1,
             divergence=Divergence(
-                pos=2, message_index=1, role="user", prompt_words="é", known_words="\ufffd"
+                pos=2, message_index=1, role="user", prompt_excerpt="é", known_excerpt="\ufffd"
             ),
             reason="window_lost",
         ),
@@ -194,7 +194,7 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         segment_bytes=7,
         checkpoint_bytes=8,
         budget_bytes=2**60,
-        num_live_tokens=9,
+        num_kv_cache_tokens=9,
         counters=Counters(num_ram_restores=1),
     ),
     CacheChanged(query_id=1, found=False, freed_bytes=2**40),

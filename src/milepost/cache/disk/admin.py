@@ -30,7 +30,7 @@ class FolderSummary:
     fingerprint: str  # JSON; "" if it cannot be read
     num_segments: int = 0
     num_checkpoints: int = 0
-    num_logits: int = 0  # behind prompts
+    num_logits: int = 0  # after prompts
     num_bytes: int = 0
     written_today_bytes: int = 0
     last_used_s: float = 0.0

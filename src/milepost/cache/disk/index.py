@@ -33,11 +33,11 @@ from milepost.cache.disk.format import (
     parse_tokens,
 )
 from milepost.cache.disk.row_checks import (
-    IS_SOUND_BLOB,
-    IS_SOUND_PIN,
-    IS_SOUND_RUN,
+    IS_VALID_BLOB,
+    IS_VALID_PIN,
+    IS_VALID_RUN,
     REMOVE_LOST_RUNS,
-    SOUND,
+    ROW_CHECKS,
 )
 from milepost.cache.disk.stored_forest import (
     NO_RUN,
@@ -196,7 +196,9 @@ class Index:
 
     def has_damaged_rows(self) -> bool:
         """Return whether a row holds something of another type than its column; reads all rows."""
-        queries = [f"SELECT 1 FROM {table} WHERE NOT {sound}" for table, sound in SOUND.items()]
+        queries = [
+            f"SELECT 1 FROM {table} WHERE NOT {check}" for table, check in ROW_CHECKS.items()
+        ]
         found = self._connection.execute(" UNION ALL ".join(queries) + " LIMIT 1").fetchone()
         return found is not None
 
@@ -208,7 +210,7 @@ class Index:
         """Return what is stored of a history (by its checksum) from `start` to its end."""
         row = self._connection.execute(
             f"SELECT {_BLOB_FIELDS} FROM blobs WHERE history = ? AND kind = ? AND start = ?"
-            f" AND {IS_SOUND_BLOB}",
+            f" AND {IS_VALID_BLOB}",
             (history, KIND_CODES[kind], start),
         ).fetchone()
         return None if row is None else StoredBlob._make(row)
@@ -297,8 +299,8 @@ class Index:
 
     def remove_damaged_rows(self) -> None:
         """Remove them, and what cannot be understood without them."""
-        for table, sound in SOUND.items():
-            self._connection.execute(f"DELETE FROM {table} WHERE NOT {sound}")
+        for table, check in ROW_CHECKS.items():
+            self._connection.execute(f"DELETE FROM {table} WHERE NOT {check}")
         self._connection.execute(REMOVE_LOST_RUNS)
         for table in ("blobs", "pins"):
             self._connection.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
@@ -328,19 +330,19 @@ class Index:
         return StoredRuns.of_rows(
             self._connection.execute(
                 "SELECT id, parent, start, tokens FROM runs"
-                f" WHERE ({condition}) AND {IS_SOUND_RUN} ORDER BY id",
+                f" WHERE ({condition}) AND {IS_VALID_RUN} ORDER BY id",
                 arguments,
             ).fetchall()
         )
 
     def _blobs(self, condition: str, *arguments: str) -> list[StoredBlob]:
         rows = self._connection.execute(
-            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE ({condition}) AND {IS_SOUND_BLOB}", arguments
+            f"SELECT {_BLOB_FIELDS} FROM blobs WHERE ({condition}) AND {IS_VALID_BLOB}", arguments
         )
         return list(map(StoredBlob._make, rows))
 
     def _pins(self) -> list[StoredPin]:
-        rows = self._connection.execute(f"SELECT run, pos, kind FROM pins WHERE {IS_SOUND_PIN}")
+        rows = self._connection.execute(f"SELECT run, pos, kind FROM pins WHERE {IS_VALID_PIN}")
         return [StoredPin(*row) for row in rows]
 
     def _descend(self, tokens: Tokens) -> tuple[int, int]:
@@ -349,7 +351,7 @@ class Index:
         while pos < len(tokens):
             row = self._connection.execute(
                 "SELECT id, tokens FROM runs WHERE parent = ? AND start = ? AND first = ?"
-                f" AND {IS_SOUND_RUN}",
+                f" AND {IS_VALID_RUN}",
                 (run, pos, int(tokens[pos])),
             ).fetchone()
             if row is None:

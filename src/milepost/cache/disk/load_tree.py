@@ -1,7 +1,7 @@
 """Grows the tree from what earlier runs left on disk: records only, no bytes of states.
 
 A server waits for this before it answers, so a conversation of a hundred runs is added at once: its
-last run is a tip, and what hangs on the runs above it is collected on the way.
+last run is a tip, and what is stored of the runs above it is collected on the way.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import get_args
 
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.disk.stored_forest import StoredBlob, StoredForest, StoredRuns
-from milepost.cache.last_use import Moment
+from milepost.cache.last_use import LastUse
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.segment import Segment
 from milepost.cache.tree import Node
 
 KINDS: dict[str, CheckpointKind] = {kind: kind for kind in get_args(CheckpointKind)}
-LONG_AGO = Moment(-(1 << 31), 0.0)
+LONG_AGO = LastUse(-(1 << 31), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Tip:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
+class _LoadedTip:
     """The end of a conversation of an earlier run, and the states on the way to it."""
 
     last_used_s: float  # by the clock of the tree
@@ -39,25 +39,25 @@ class _Grown:
     checkpoints: list[Checkpoint]
 
 
-def grow_forest(forest: StoredForest, cache: PrefixCache, offset_s: float) -> list[int]:
-    """Hang blobs on the tree, and return the ids of those that fit nowhere.
+def load_tree(forest: StoredForest, cache: PrefixCache, offset_s: float) -> list[int]:
+    """Attach blobs to the tree, and return the ids of those that fit nowhere.
 
     `offset_s` is the time of day minus the clock of the tree.
     """
-    grown: list[_Grown] = []
+    loaded: list[_LoadedTip] = []
     useless: list[int] = []
     for run, blobs in gather_blobs(forest):
         segments = [_segment_of(blob) for blob in blobs if blob.kind == "segment"]
         checkpoints = [_checkpoint_of(blob) for blob in blobs if blob.kind == "checkpoint"]
         path = cache.grow(forest.runs.history(run, blobs[-1].end), LONG_AGO)
-        # Cells first: no state may be hung behind a gap.
-        useless += cache.inventory.hang_stored_segments(path, segments)
-        useless += cache.inventory.hang_stored_checkpoints(path, checkpoints)
+        # Cells first: no state may be attached after a gap.
+        useless += cache.stored.attach_stored_segments(path, segments)
+        useless += cache.stored.attach_stored_checkpoints(path, checkpoints)
         logits = {blob.end: blob.id for blob in blobs if blob.kind == "logits"}
-        useless += cache.inventory.hang_stored_logits(path, logits)
+        useless += cache.stored.attach_stored_logits(path, logits)
         last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
-        grown.append(_Grown(last_used_s, path.nodes[-1], checkpoints))
-    _date(grown)
+        loaded.append(_LoadedTip(last_used_s, path.nodes[-1], checkpoints))
+    _date(loaded)
     for pin in [pin for pin in forest.pins if forest.runs.has(pin.run, pin.pos)]:
         cache.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
     return useless
@@ -108,17 +108,17 @@ def choose_tips(runs: StoredRuns, ends: dict[int, int]) -> list[Tip]:
     return tips[::-1]
 
 
-def _date(grown: list[_Grown]) -> None:
+def _date(loaded: list[_LoadedTip]) -> None:
     """Let conversations of earlier runs be older than all to come, in the order of their use."""
-    grown.sort(key=attrgetter("last_used_s"))
-    for age, each in zip(range(len(grown), 0, -1), grown, strict=True):
-        moment = Moment(-age, each.last_used_s)
+    loaded.sort(key=attrgetter("last_used_s"))
+    for age, each in zip(range(len(loaded), 0, -1), loaded, strict=True):
+        use = LastUse(-age, each.last_used_s)
         node: Node | None = each.node
         while node is not None and node.parent is not None:
-            node.last_used = max(node.last_used, moment)
+            node.last_used = max(node.last_used, use)
             node = node.parent
         for checkpoint in each.checkpoints:
-            checkpoint.last_used = moment
+            checkpoint.last_used = use
 
 
 def _segment_of(blob: StoredBlob) -> Segment:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from milepost.cache.disk.format import KIND_CODES, TOKEN_BYTES
 
-IS_SOUND_RUN = f"""(
+IS_VALID_RUN = f"""(
     typeof(parent) = 'integer' AND typeof(start) = 'integer' AND typeof(first) = 'integer'
     AND typeof(tokens) = 'blob' AND length(tokens) % {TOKEN_BYTES} = 0
 )"""
-IS_SOUND_BLOB = f"""(
+IS_VALID_BLOB = f"""(
     typeof(run) = 'integer' AND typeof(kind) = 'integer'
     AND kind IN ({", ".join(map(str, KIND_CODES.values()))})
     AND typeof(name) = 'text' AND typeof(start) = 'integer' AND typeof("end") = 'integer'
@@ -19,8 +19,8 @@ IS_SOUND_BLOB = f"""(
     AND typeof(history) = 'blob' AND typeof(checksum) = 'blob'
     AND typeof(last_used_s) = 'real' AND typeof(num_hits) = 'integer'
 )"""
-IS_SOUND_PIN = "(typeof(run) = 'integer' AND typeof(pos) = 'integer' AND typeof(kind) = 'text')"
-SOUND = {"runs": IS_SOUND_RUN, "blobs": IS_SOUND_BLOB, "pins": IS_SOUND_PIN}
+IS_VALID_PIN = "(typeof(run) = 'integer' AND typeof(pos) = 'integer' AND typeof(kind) = 'text')"
+ROW_CHECKS = {"runs": IS_VALID_RUN, "blobs": IS_VALID_BLOB, "pins": IS_VALID_PIN}
 # Those without a whole history.
 REMOVE_LOST_RUNS = """
 WITH RECURSIVE whole (id) AS (

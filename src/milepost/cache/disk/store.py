@@ -240,7 +240,7 @@ class DiskStore:
         return self._put("checkpoint", tokens, data, name=kind)
 
     def put_logits(self, tokens: Tokens, data: Data) -> int | None:
-        """Have the logits behind these tokens stored; otherwise as `put_segment`."""
+        """Have the logits after these tokens stored; otherwise as `put_segment`."""
         assert len(tokens) > 0
         return self._put("logits", tokens, data)
 

@@ -13,7 +13,7 @@ NO_RUN = 0
 
 
 class StoredBlob(NamedTuple):
-    """A segment or checkpoint on disk, or the logits behind a prompt."""
+    """A segment or checkpoint on disk, or the logits after a prompt."""
 
     id: int
     run: int  # holds the last token of its history

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint
-from milepost.cache.disk.load_tree import grow_forest
+from milepost.cache.disk.load_tree import load_tree
 from milepost.cache.disk.store import DiskStatistics, DiskStore
 from milepost.cache.disk.writer import Completion
 from milepost.cache.match import StoredState
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # Where a later run will want to go on from a history, besides its last states.
 KEPT_KINDS = ("system_end", "date", "divergence", "last_user", "breakpoint")
 NUM_LAST_CHECKPOINTS = 2  # the end of the prompt, and of the answer
-NUM_LAST_MEDIA = 2  # right before and behind the last image, which is often replaced
+NUM_LAST_MEDIA = 2  # right before and after the last image, which is often replaced
 # Others may take so many times the bytes of the cells between them. Arbitrary: with a hybrid of 27B
 # they are 1,200 tokens apart.
 MAX_STATE_SHARE = 2.0
@@ -81,7 +81,7 @@ class DiskTier:
             DiskCacheUnusable: the index cannot be read.
         """
         forest = self._store.load()
-        useless = grow_forest(forest, self._cache, offset_s)
+        useless = load_tree(forest, self._cache, offset_s)
         self._store.remove(useless)
         return LoadedTier(len(forest.blobs), len(useless), self._store.num_bytes)
 
@@ -98,7 +98,7 @@ class DiskTier:
         self._store.touch(held.blob_id for held in state.held if held.blob_id != NO_BLOB)
 
     def read_logits(self, tokens: Tokens) -> Data | None:
-        """Read the logits behind a prompt that an earlier run answered; None: there are none."""
+        """Read the logits after a prompt that an earlier run answered; None: there are none."""
         checkpoint = self._cache.find_checkpoint(tokens)
         if checkpoint is None or checkpoint.logits_id == NO_BLOB:
             return None
@@ -134,7 +134,7 @@ class DiskTier:
         limit = share * self._cache.limits.budget_bytes
         if self._cache.num_bytes < limit:
             return False
-        held = (one for node in self._cache.inventory.tree.walk() for one in node.held)
+        held = (one for node in self._cache.stored.tree.walk() for one in node.held)
         return sum(one.ram_bytes for one in held if one.blob_id == NO_BLOB) >= limit
 
     def save(self, tokens: Tokens, prompt_end: PromptEnd | None = None) -> bool:
@@ -178,7 +178,7 @@ class DiskTier:
         if refused_bytes:
             budget_bytes = self._store.statistics().budget_bytes
             self._cache.evict_from_disk(refused_bytes + int(budget_bytes * SLACK), now_s)
-        if dropped := self._cache.inventory.take_dropped_blobs():
+        if dropped := self._cache.stored.take_dropped_blobs():
             self._store.remove(dropped)
 
     def flush(self, now_s: float, timeout_s: float) -> bool:
@@ -189,7 +189,7 @@ class DiskTier:
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits, and stop; return whether it was done in time."""
-        if dropped := self._cache.inventory.take_dropped_blobs():
+        if dropped := self._cache.stored.take_dropped_blobs():
             self._store.remove(dropped)
         return self._store.close(timeout_s)
 
@@ -199,9 +199,9 @@ class DiskTier:
         try:
             data = self._store.read(held.blob_id)
         except StoredStateLost:
-            self._cache.inventory.lose(held)
+            self._cache.stored.lose(held)
             raise
-        self._cache.inventory.take_in(held, data)
+        self._cache.stored.take_in(held, data)
 
     def _put_logits(self, tokens: Tokens, path: Path, logits: Data) -> None:
         """Write the logits of a state that is or will be on disk; earlier ones need not stay."""
@@ -217,7 +217,7 @@ class DiskTier:
         self._pending_logits[ticket] = checkpoint
         for earlier in path.checkpoints:
             if earlier.pos < checkpoint.pos:
-                self._cache.inventory.drop_logits(earlier)
+                self._cache.stored.drop_logits(earlier)
 
     def _put(self, held: Segment | Checkpoint, history: Tokens) -> bool:
         assert held.data is not None, "what is not in memory is on disk"
@@ -238,7 +238,7 @@ class DiskTier:
         held = self._pending.pop(completion.ticket)
         if completion.blob is None:
             return completion.num_bytes if completion.refusal == "budget" else 0
-        if held.is_held:
+        if held.is_attached:
             held.blob_id = completion.blob.id
         else:
             self._store.remove([completion.blob.id])
@@ -247,7 +247,7 @@ class DiskTier:
     def _complete_logits(self, checkpoint: Checkpoint, completion: Completion) -> None:
         if completion.blob is None:
             return
-        if checkpoint.is_held and checkpoint.blob_id != NO_BLOB:  # the state was written before
+        if checkpoint.is_attached and checkpoint.blob_id != NO_BLOB:  # the state was written before
             checkpoint.logits_id = completion.blob.id
         else:
             self._store.remove([completion.blob.id])

@@ -7,7 +7,7 @@ from tests.disk_cache import branch, history
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
 from milepost.cache.disk.format import encode_tokens
-from milepost.cache.disk.load_tree import choose_tips, gather_blobs, grow_forest
+from milepost.cache.disk.load_tree import choose_tips, gather_blobs, load_tree
 from milepost.cache.disk.stored_forest import StoredBlob, StoredForest, StoredRuns
 
 TOKENS = history(90)
@@ -31,7 +31,7 @@ def state(blob_id: int, run: int, pos: int, last_used_s: float = 0.0) -> StoredB
 
 def grow(*blobs: StoredBlob, runs: StoredRuns = RUNS) -> tuple[PrefixCache, list[int]]:
     cache = PrefixCache(CacheTraits.of_kind("hybrid"), CacheLimits(budget_bytes=1 << 20))
-    useless = grow_forest(StoredForest(runs, list(blobs), []), cache, 0.0)
+    useless = load_tree(StoredForest(runs, list(blobs), []), cache, 0.0)
     cache.check_invariants()
     return cache, useless
 
