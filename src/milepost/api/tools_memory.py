@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.prompts.frames import HEAD_ROLES
+from milepost.protocol.messages import SYSTEM_ROLES
 
 MAX_HEADS = 256  # arbitrary; some 100 bytes each
 
@@ -23,7 +23,7 @@ class ToolsMemory:
 
     def is_new(self, conversation: Conversation) -> bool:
         """Return whether the system messages were last seen with other tools, and note these."""
-        heads = [each for each in conversation.messages if each["role"] in HEAD_ROLES]
+        heads = [each for each in conversation.messages if each["role"] in SYSTEM_ROLES]
         head, tools = _digest(heads), _digest(conversation.tools)
         last = self._seen.pop(head, None)
         self._seen[head] = tools

@@ -19,12 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from milepost.cache.match import Match, Missing
-from milepost.protocol.messages import Boundary, CacheReason, Generate, RestoreKind
+from milepost.protocol.messages import (
+    SYSTEM_ROLES,
+    TOOL_ROLES,
+    Boundary,
+    CacheReason,
+    Generate,
+    RestoreKind,
+)
 
 Tokens = npt.NDArray[np.int32]
 
-SYSTEM_ROLES = ("system", "developer")
-TOOL_ROLES = ("tool", "function")
 MESSAGE_KINDS = ("message_end", "prompt_end")
 
 # All arbitrary.

@@ -27,6 +27,9 @@ RestoreKind = Literal["none", "kv_cache", "parked", "rewind", "ram", "disk"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 SlotAction = Literal["save", "restore", "erase"]
 CacheAction = Literal["clear", "pin", "unpin", "drop"]
+# Roles of messages that have an older or a newer name besides the usual one, which is first.
+SYSTEM_ROLES = ("system", "developer")
+TOOL_ROLES = ("tool", "function")
 # What most of a prefill is put down to: an interpretation of the facts in a `CacheReport`, made
 # from tokens and boundaries only (docs/cache-report.md).
 CacheReason = Literal[

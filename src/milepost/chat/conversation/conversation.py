@@ -22,11 +22,12 @@ from milepost.chat.conversation.media_parts import (
     part_ends,
 )
 from milepost.errors import InvalidRequest
+from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 # Templates read plain dicts, so messages stay dicts here, against the rule for records.
 Message = dict[str, Any]
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = (*SYSTEM_ROLES, "user", "assistant", *TOOL_ROLES)
 # Parts that cannot be taken -> what could be sent instead.
 FOREIGN_PARTS = {
     "image": "send images as 'image_url' parts",

@@ -33,13 +33,13 @@ from milepost.chat.prompts.reply_matching import (
     ReplyPlacer,
 )
 from milepost.chat.templates.template_set import TemplateSet
-from milepost.protocol.messages import BoundaryKind
+from milepost.protocol.messages import TOOL_ROLES, BoundaryKind
 
 MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
 MAX_READERS = 16  # combinations of template and variables remembered; arbitrary
 MIN_SYSTEM_CHARS = 256  # less is computed faster than it is fetched; arbitrary
 NUM_TAIL_CHARS = 16  # by which it is recognised, for the rest may change; arbitrary
-TAIL_ROLES = ("user", "tool", "function")
+TAIL_ROLES = ("user", *TOOL_ROLES)
 MONTH = (
     "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
     "|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"

@@ -25,6 +25,7 @@ from milepost.chat.conversation.message_spans import (
     take_marks_out,
     take_messages,
 )
+from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 # Renders a conversation with or without generation prompt, None when the template refuses it.
 Render = Callable[[Conversation, bool], str | None]
@@ -35,7 +36,6 @@ MAX_HEADER_CHARS = MAX_TRAILER_CHARS = 400
 MIN_OPENING_CHARS = 8
 MAX_TAIL_CHARS = 64  # that a shorter prompt may write behind the last message only
 NUM_TAIL_CHARS = 24
-HEAD_ROLES = ("system", "developer")
 
 Pair = tuple[str, bool, str, bool]
 
@@ -187,7 +187,7 @@ def window_indices(conversation: Conversation, first: int, stop: int) -> list[in
     messages = conversation.messages
     num_head = count_head(messages)
     start = max(first, num_head)
-    while start > num_head and messages[start]["role"] in ("tool", "function"):
+    while start > num_head and messages[start]["role"] in TOOL_ROLES:
         start -= 1
     user = start
     while user > num_head and messages[user]["role"] != "user":
@@ -201,7 +201,7 @@ def window_indices(conversation: Conversation, first: int, stop: int) -> list[in
 def count_head(messages: list[Message]) -> int:
     """Return how many system messages there are before all others."""
     for i, message in enumerate(messages):
-        if message["role"] not in HEAD_ROLES:
+        if message["role"] not in SYSTEM_ROLES:
             return i
     return len(messages)
 

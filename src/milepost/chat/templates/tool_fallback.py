@@ -47,11 +47,10 @@ from milepost.chat.templates.message_probe import (
     treat_first_system,
 )
 from milepost.chat.templates.template_facts import ToolFallback
+from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 CALLS = ToolCallFormat(JsonBody(), call=Affix("<tool_call>", "</tool_call>"))
 RESULT = Affix("<tool_response>\n", "\n</tool_response>")
-RESULT_ROLES = ("tool", "function")
-HEAD_ROLES = ("system", "developer")
 EXAMPLE = WrittenCall(
     "TOOL_NAME",
     {"ARGUMENT_NAME": "VALUE"},
@@ -99,7 +98,7 @@ def choose_calls(reply: ReplyFormat, fallback: ToolFallback | None) -> ReplyForm
 def needs_fallback(conversation: Conversation) -> bool:
     """Say whether there are tools, calls or results in a conversation."""
     return bool(conversation.tools) or any(
-        "tool_calls" in message or message["role"] in RESULT_ROLES
+        "tool_calls" in message or message["role"] in TOOL_ROLES
         for message in conversation.messages
     )
 
@@ -185,10 +184,10 @@ class _Writing:
         last_role = ""
         for i, message in enumerate(self.conversation.messages):
             role = message["role"]
-            is_result = role in RESULT_ROLES and self.fallback.writes_results
+            is_result = role in TOOL_ROLES and self.fallback.writes_results
             if is_result:
-                self._add_user(_result_text(message), joins=last_role in RESULT_ROLES)
-            elif role == "user" and last_role in RESULT_ROLES and self.fallback.joins_users:
+                self._add_user(_result_text(message), joins=last_role in TOOL_ROLES)
+            elif role == "user" and last_role in TOOL_ROLES and self.fallback.joins_users:
                 self._add_user(message["content"], joins=self.fallback.writes_results)
             elif "tool_calls" in message and self.fallback.writes_calls:
                 self.messages.append(self._with_call_texts(message, i))
@@ -199,7 +198,7 @@ class _Writing:
     def add_to_system(self, description: str, default_system: Callable[[], str | None]) -> bool:
         """Add to the first message, or one before it; say whether that was possible."""
         first = self.messages[0] if self.messages else None
-        if first is not None and first["role"] in HEAD_ROLES:
+        if first is not None and first["role"] in SYSTEM_ROLES:
             text = _join(first["content"], description, "\n\n")
             self.messages[0] = {**first, "content": text}
             return True
