@@ -29,8 +29,8 @@ from milepost.bench.compare import CompareCommand, run_compare
 from milepost.bench.machine import count_physical_cores, find_commit
 from milepost.bench.replay import ReplayOptions
 from milepost.bench.servers import SERVERS, ServedModel
-from milepost.bench.trace import write_trace
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import write_trace
 
 Budget = Literal["ample", "tight"]
 BUDGETS: tuple[Budget, ...] = ("ample", "tight")

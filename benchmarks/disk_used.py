@@ -18,11 +18,11 @@ from benchmarks.models import write_benchmark_model
 from benchmarks.report import Row, Run, Target, finish, make_kinds_parser
 from benchmarks.workloads.agent_day import make_agent_day
 from milepost.bench.replay import Replay, ReplayOptions
-from milepost.bench.server_client import ServerClient
 from milepost.bench.servers import ServedModel, ServerProcess, make_milepost
-from milepost.bench.trace import Trace
 from milepost.cache.disk.format import TOKEN_BYTES
 from milepost.cache.disk.index import Index
+from milepost.client.server_client import ServerClient
+from milepost.traces.trace import Trace
 
 CTX_SIZE = 40960
 PARALLEL = 4

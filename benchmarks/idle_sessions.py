@@ -38,7 +38,7 @@ from benchmarks.servers import (
 )
 from benchmarks.turns import measure_in_turns
 from benchmarks.workloads.long_conversation import make_body, make_conversation
-from milepost.bench.trace import Message
+from milepost.traces.trace import Message
 
 PARALLEL = 4
 NUM_MESSAGES = 16  # of a conversation

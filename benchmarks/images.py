@@ -21,11 +21,11 @@ from benchmarks.models import write_benchmark_model, write_benchmark_projector
 from benchmarks.report import Row, Run, Target, finish, make_kinds_parser, read_page_cache
 from benchmarks.workloads.screenshots import make_screenshots
 from milepost.bench.measures import RequestMeasure, TraceMeasure, sum_up
-from milepost.bench.media_tokens import media_parts
 from milepost.bench.replay import Replay, ReplayOptions
-from milepost.bench.server_client import ServerClient
 from milepost.bench.servers import SERVERS, ServedModel
-from milepost.bench.trace import Trace
+from milepost.client.media_tokens import media_parts
+from milepost.client.server_client import ServerClient
+from milepost.traces.trace import Trace
 
 CTX_SIZE = 32768
 PARALLEL = 1  # one session; more slots would only give upstream more places to look

@@ -37,7 +37,6 @@ from benchmarks.report import (
 )
 from benchmarks.workloads.agent_day import make_agent_day
 from milepost import libllama
-from milepost.bench.trace import TraceRequest
 from milepost.chat.conversation.conversation import parse_conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.tokenizer import PromptTokenizer
@@ -45,6 +44,7 @@ from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
 from milepost.protocol.messages import Delta, Generate
 from milepost.protocol.sampling import SamplingParams
+from milepost.traces.trace import TraceRequest
 
 NUM_DECODED = 128
 NUM_PREFILLED = 4096

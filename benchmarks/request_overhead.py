@@ -35,7 +35,6 @@ from milepost.api.openai.schemas import ChatFields
 from milepost.api.request_log import RequestRecord
 from milepost.api.services import Services
 from milepost.assemble import make_services
-from milepost.bench.trace import Message
 from milepost.chat.templates.template import ChatTemplate
 from milepost.config import EngineSettings, Settings
 from milepost.engine.checkpointing import Checkpointer
@@ -45,6 +44,7 @@ from milepost.engine.model_runtime import Memory
 from milepost.libllama import Batch, Context, Model, ModelParams, open_library
 from milepost.protocol.framing import encode_frame, front_end_reader
 from milepost.protocol.messages import Finished, FromEngine, Generate, Ready
+from milepost.traces.trace import Message
 from milepost.workers.client import EngineClient
 
 CTX_SIZE = 65536

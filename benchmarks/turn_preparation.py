@@ -27,10 +27,10 @@ from milepost.api.openai.chat_prompt import make_prompt, read_reply_wishes
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 from milepost.assemble import make_services
-from milepost.bench.trace import Message
 from milepost.chat.reply_memory.reply_store import ReplyKeeper, SampledReply
 from milepost.chat.templates.template import ChatTemplate
 from milepost.config import ChatSettings, EngineSettings, Settings
+from milepost.traces.trace import Message
 from milepost.workers.client import EngineClient
 
 MAX_MS = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.workloads.conversation import Conversation
 from benchmarks.workloads.material import Material, Place, read_text
-from milepost.bench.trace import Message
+from milepost.traces.trace import Message
 
 # 24,000 to 27,000 of SmolLM2's tokens, as logs need more than prose. With one more tool output and
 # what the tools' definitions take, a prompt stays well below 36,000.

@@ -23,7 +23,7 @@ from benchmarks.workloads.agent import Agent
 from benchmarks.workloads.conversation import Conversation, TraceBuilder
 from benchmarks.workloads.material import Language, Material, read_text, read_tools
 from benchmarks.workloads.pictures import draw_screenshot
-from milepost.bench.trace import Trace, write_trace
+from milepost.traces.trace import Trace, write_trace
 
 NAME = "agent_day"
 STARTED = "2026-03-02T08:00:00+00:00"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.bench.edits import slice_of, splice_in
-from milepost.bench.trace import Edit, Message, Tool, Trace, TraceLine
+from milepost.traces.edits import slice_of, splice_in
+from milepost.traces.trace import Edit, Message, Tool, Trace, TraceLine
 
 
 @dataclass(frozen=True, slots=True)

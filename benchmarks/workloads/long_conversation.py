@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from benchmarks.workloads.material import Material
-from milepost.bench.trace import Message
+from milepost.traces.trace import Message
 
 STEPS_PER_TURN = 4  # tool calls between two messages of the user
 CHARS_PER_SENTENCE = 70  # of the material, about

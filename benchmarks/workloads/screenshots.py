@@ -18,7 +18,7 @@ from benchmarks.workloads.agent import Agent
 from benchmarks.workloads.conversation import Conversation, TraceBuilder
 from benchmarks.workloads.material import Material, read_text, read_tools
 from benchmarks.workloads.pictures import draw_screenshot
-from milepost.bench.trace import Message, Trace, write_trace
+from milepost.traces.trace import Message, Trace, write_trace
 
 NAME = "screenshots"
 STARTED = "2026-03-03T08:00:00+00:00"

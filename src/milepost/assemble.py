@@ -25,7 +25,6 @@ import uvloop
 
 from milepost.api.app import create_app
 from milepost.api.services import Services
-from milepost.bench.recorder import Recorder
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.reply_matching import ReplyPlacer
 from milepost.chat.prompts.tokenizer import PromptTokenizer
@@ -40,6 +39,7 @@ from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.media.loader import MediaLoader
 from milepost.protocol.messages import ModelInfo
+from milepost.traces.recorder import Recorder
 from milepost.workers.client import EngineClient
 from milepost.workers.supervisor import Supervisor
 from milepost.workers.waiting_line import WaitingLine

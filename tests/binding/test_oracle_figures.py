@@ -13,10 +13,10 @@ import numpy as np
 from tests.published import TEMPLATE_FOLDER, TRACE_FOLDER
 
 from milepost.bench.oracle import Oracle, count_needed
-from milepost.bench.trace import read_trace
 from milepost.chat.conversation.conversation import parse_conversation
 from milepost.chat.templates.template import ChatTemplate
 from milepost.libllama import Model, ModelParams, open_library
+from milepost.traces.trace import read_trace
 
 TRACE = TRACE_FOLDER / "large-session.append_only.jsonl"
 TEMPLATE = TEMPLATE_FOLDER / "Qwen3.5-4B.jinja"

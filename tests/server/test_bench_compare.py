@@ -9,8 +9,8 @@ import pytest
 from tests import models
 
 from milepost.bench.comparison import Comparison, read_comparison
-from milepost.bench.trace import Trace, TraceLine, write_trace
 from milepost.cli.main import run
+from milepost.traces.trace import Trace, TraceLine, write_trace
 
 NUM_TURNS = 4
 FLAGS = ("-c", "4096", "-np", "2", "-t", "1", "--max-tokens", "4")

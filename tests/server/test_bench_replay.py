@@ -15,9 +15,9 @@ from tests.processes import RunningServer, find_free_port
 
 from milepost.bench.measures import RequestMeasure, TraceMeasure, read_measure
 from milepost.bench.replay import Progress, ReplayOptions, replay
-from milepost.bench.server_client import ServerClient
-from milepost.bench.trace import Trace, TraceLine, write_trace
 from milepost.cli.main import run
+from milepost.client.server_client import ServerClient
+from milepost.traces.trace import Trace, TraceLine, write_trace
 
 SYSTEM = {"role": "system", "content": "You are an agent. " + "Work with care. " * 30}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.processes import ServerFailed
 
-from milepost.bench.trace import read_trace
 from milepost.cli.main import run
+from milepost.traces.trace import read_trace
 
 SYSTEM = {"role": "system", "content": "You work in /home/marta/project."}
 

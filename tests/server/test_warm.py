@@ -12,7 +12,7 @@ import pytest
 from tests import models
 from tests.processes import RunningServer, milepost_script, running_server
 
-from milepost.bench.trace import Trace, TraceLine, write_trace
+from milepost.traces.trace import Trace, TraceLine, write_trace
 
 TOOLS = [{"type": "function", "function": {"name": "read", "description": "Reads. " * 20}}]
 

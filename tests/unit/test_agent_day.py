@@ -10,7 +10,7 @@ import pytest
 from benchmarks.workloads.agent_day import draw_screenshot, make_agent_day
 from benchmarks.workloads.material import Material
 
-from milepost.bench.trace import Trace, TraceRequest, read_trace, write_trace
+from milepost.traces.trace import Trace, TraceRequest, read_trace, write_trace
 
 # Results of different days cannot be compared, so a new day is a decision: record all of them anew.
 DIGEST = "eb257af55482d0b2c4a735eac0d831ee71e3307f85db0b669099bbcc0e785433"

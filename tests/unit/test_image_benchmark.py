@@ -7,8 +7,8 @@ from benchmarks.workloads.pictures import draw_screenshot
 from benchmarks.workloads.screenshots import make_screenshots
 
 from milepost.bench.measures import RequestMeasure, TraceMeasure
-from milepost.bench.media_tokens import media_parts
-from milepost.bench.trace import TraceRequest
+from milepost.client.media_tokens import media_parts
+from milepost.traces.trace import TraceRequest
 
 TRACE = make_screenshots()
 REQUESTS = list(TRACE.requests())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from milepost.bench.trace import Message, TraceRequest
+from milepost.traces.trace import Message, TraceRequest
 
 
 class ReplyBook:

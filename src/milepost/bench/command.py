@@ -9,10 +9,10 @@ from pathlib import Path
 
 from milepost.bench.progress_line import ProgressLine
 from milepost.bench.replay import Replay, ReplayOptions
-from milepost.bench.server_client import ServerClient
 from milepost.bench.tables import make_console, print_measures
-from milepost.bench.trace import Trace, read_trace
+from milepost.client.server_client import ServerClient
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import Trace, read_trace
 
 EXIT_SOME_FAILED = 1
 

@@ -24,11 +24,11 @@ from milepost.bench.measures import TraceMeasure
 from milepost.bench.plots import check_plots_possible, write_plots
 from milepost.bench.progress_line import ProgressLine
 from milepost.bench.replay import Replay, ReplayOptions
-from milepost.bench.server_client import ServerClient
 from milepost.bench.servers import SERVERS, ServedModel, ServerProcess
 from milepost.bench.tables import describe_measure, make_console, make_totals_table
-from milepost.bench.trace import Trace, read_trace
+from milepost.client.server_client import ServerClient
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import Trace, read_trace
 
 EXIT_SOME_FAILED = 1
 RESULT_NAME = "comparison.json"

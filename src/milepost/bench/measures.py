@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from milepost.errors import BenchmarkFailed
-
-Status = Literal["ok", "cancelled", "failed"]
+from milepost.traces.answer import Status
 
 FORMAT_VERSION = 1
 

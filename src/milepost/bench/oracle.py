@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-import numpy.typing as npt
-
-Tokens = npt.NDArray[np.int32]
+from milepost.client.media_tokens import Tokens
 
 # The last token of a prompt is always computed: its logits choose the first token of the answer.
 MIN_PREFILLED = 1

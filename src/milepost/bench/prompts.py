@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from milepost.bench.oracle import Tokens
-from milepost.bench.server_client import ServerClient
-from milepost.bench.trace import Message, TraceRequest
+from milepost.client.media_tokens import Tokens
+from milepost.client.server_client import ServerClient
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import Message, TraceRequest
 
 
 class PromptMaker:

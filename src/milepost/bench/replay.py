@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from milepost.bench.answer import ChatAnswer
 from milepost.bench.closed_loop import ReplyBook
 from milepost.bench.measures import RequestMeasure, TraceMeasure
-from milepost.bench.oracle import Oracle, Tokens, count_needed, count_prefilled_twice
+from milepost.bench.oracle import Oracle, count_needed, count_prefilled_twice
 from milepost.bench.prompts import PromptMaker
 from milepost.bench.schedule import Schedule
-from milepost.bench.server_client import ChatCall, ServerClient
-from milepost.bench.trace import Message, Trace, TraceRequest
+from milepost.client.media_tokens import Tokens
+from milepost.client.server_client import ChatCall, ServerClient
 from milepost.errors import BenchmarkFailed
+from milepost.traces.answer import ChatAnswer
+from milepost.traces.trace import Message, Trace, TraceRequest
 
 RESTART_TIMEOUT_S = 300.0  # arbitrary; a large model from a slow disk
 FIRST_GUESS_S = 1.0  # of a prefill on a server that reports no progress; arbitrary

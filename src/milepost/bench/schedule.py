@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from milepost.bench.trace import TraceRequest
+from milepost.traces.trace import TraceRequest
 
 
 class Schedule:

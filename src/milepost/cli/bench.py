@@ -116,7 +116,7 @@ def redact_command(
     their form. Read the result before you give it to anybody: nothing else is found without
     --name and --path.
     """
-    from milepost.bench.redact import RedactionRules, redact_file
+    from milepost.traces.redact import RedactionRules, redact_file
 
     replaced = redact_file(trace, output, RedactionRules(names=names, paths=paths))
     for found, placeholder in replaced.items():

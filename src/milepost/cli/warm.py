@@ -1,4 +1,4 @@
-"""`milepost warm`: computes system prompts ahead of time; `milepost.bench.warming` does it."""
+"""`milepost warm`: computes system prompts ahead of time; `milepost.client.warming` does it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def warm_command(**given: Any) -> None:
     FILE is a trace (each system prompt with its tools once), the JSON body of a chat request, or a
     text: the system prompt.
     """
-    from milepost.bench.server_client import ServerClient
-    from milepost.bench.warming import describe_warmed, run_warm
+    from milepost.client.server_client import ServerClient
+    from milepost.client.warming import describe_warmed, run_warm
 
     server = ServerClient(given["url"], api_key=given["api_key"], model=given["model"])
     run_warm(given["file"], server, lambda warmed: click.echo(describe_warmed(warmed)))

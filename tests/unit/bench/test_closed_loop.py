@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from milepost.bench.closed_loop import ReplyBook
-from milepost.bench.trace import TraceRequest
+from milepost.traces.trace import TraceRequest
 
 USER = {"role": "user", "content": "Hello"}
 CALLS = [{"id": "1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}]

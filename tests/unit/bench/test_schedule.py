@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milepost.bench.schedule import Schedule
-from milepost.bench.trace import TraceRequest
+from milepost.traces.trace import TraceRequest
 
 
 def request(number: int, session: str, *, restart: bool = False) -> TraceRequest:

@@ -21,6 +21,8 @@ HEAVY = [
     "matplotlib",
     "milepost.assemble",
     "milepost.bench",
+    "milepost.client",
+    "milepost.traces",
     "milepost.cache",
     "milepost.api",
     "milepost.chat",

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from milepost.bench.edits import EditFailed, apply_edit
 from milepost.errors import BenchmarkFailed
+from milepost.traces.edits import EditFailed, apply_edit
 
 FORMAT_VERSION = 1
 FILE_MODE = 0o600  # a trace is a transcript

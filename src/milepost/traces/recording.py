@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from milepost.bench.edits import slice_of, splice_in
-from milepost.bench.trace import MAIN_THREAD, Message, Tool, Trace, TraceLine
+from milepost.traces.edits import slice_of, splice_in
+from milepost.traces.trace import MAIN_THREAD, Message, Tool, Trace, TraceLine
 
 # A recorder sees that a client gave up during a prefill, but not how far that was.
 UNKNOWN_FRACTION = 0.5

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from milepost.bench.answer import AnswerReader
+from milepost.traces.answer import AnswerReader
 
 TIMINGS = {
     "cache_n": 70, "prompt_n": 30, "prompt_ms": 15.0,

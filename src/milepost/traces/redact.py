@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from milepost.bench.trace import Trace, TraceLine, read_trace, write_trace
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import Trace, TraceLine, read_trace, write_trace
 
 HOME = re.compile(r"(?:/home/|/Users/|\b[A-Za-z]:\\{1,4}Users\\{1,4})([A-Za-z0-9._-]+)")
 # Of images, machines for tests and services: they name nobody.

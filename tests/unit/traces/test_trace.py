@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.published import TRACE_PATHS
 
-from milepost.bench.trace import Trace, TraceLine, read_trace, write_trace
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import Trace, TraceLine, read_trace, write_trace
 
 SYSTEM = {"role": "system", "content": "You help."}
 QUESTION = {"role": "user", "content": "What is in a.txt?"}

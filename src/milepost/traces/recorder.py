@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from milepost.bench.answer import AnswerReader
-from milepost.bench.recording import RecordedRequest, Recording
-from milepost.bench.trace import MAIN_THREAD, Message, Trace, read_trace, write_trace
 from milepost.errors import BenchmarkFailed
+from milepost.traces.answer import AnswerReader
+from milepost.traces.recording import RecordedRequest, Recording
+from milepost.traces.trace import MAIN_THREAD, Message, Trace, read_trace, write_trace
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from milepost.bench.recorder import open_recording
-from milepost.bench.recording import RecordedRequest, Recording
-from milepost.bench.trace import Trace, TraceRequest, read_trace, write_trace
 from milepost.errors import BenchmarkFailed
+from milepost.traces.recorder import open_recording
+from milepost.traces.recording import RecordedRequest, Recording
+from milepost.traces.trace import Trace, TraceRequest, read_trace, write_trace
 
 SYSTEM = {"role": "system", "content": "You help."}
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("read", "write")]

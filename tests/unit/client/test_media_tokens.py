@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from milepost.bench.media_tokens import media_parts, put_between, stand_in
 from milepost.bench.oracle import shared_length
+from milepost.client.media_tokens import media_parts, put_between, stand_in
 
 RED = {"type": "image_url", "image_url": {"url": "data:,red"}}
 BLUE = {"type": "image_url", "image_url": {"url": "data:,blue"}}

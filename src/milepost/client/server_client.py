@@ -1,7 +1,8 @@
-"""The client of a benchmark: sends chats to an OpenAI-compatible server and times the answers.
+"""The client of benchmarks and of `milepost warm`.
 
-Where the server has llama-server's other endpoints, they give the size of the context and the
-tokens of a prompt; elsewhere these stay unknown.
+Sends chats to an OpenAI-compatible server and times the answers. Where
+the server has llama-server's other endpoints, they give the size of the context and the tokens of a
+prompt; elsewhere these stay unknown.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from milepost.bench.answer import AnswerReader, ChatAnswer
-from milepost.bench.media_tokens import media_parts, put_between, stand_in
-from milepost.bench.oracle import Tokens
-from milepost.bench.trace import Message, Tool
+from milepost.client.media_tokens import Tokens, media_parts, put_between, stand_in
 from milepost.errors import BenchmarkFailed
+from milepost.traces.answer import AnswerReader, ChatAnswer
+from milepost.traces.trace import Message, Tool
 
 CONNECT_TIMEOUT_S = 5.0
 LOAD_TIMEOUT_S = 300.0  # arbitrary; a large model from a slow disk

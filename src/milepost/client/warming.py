@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from milepost.bench.server_client import ChatCall, ServerClient
-from milepost.bench.trace import Message, Tool, read_trace
+from milepost.client.server_client import ChatCall, ServerClient
 from milepost.errors import BenchmarkFailed
+from milepost.traces.trace import Message, Tool, read_trace
 
 SYSTEM_ROLES = ("system", "developer")
 FIRST_WORDS: Message = {"role": "user", "content": "Hello."}  # where a file names none

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from milepost.bench.redact import RedactionRules, Redactor, redact_file, redact_trace
-from milepost.bench.trace import Trace, TraceLine, read_trace, write_trace
 from milepost.errors import BenchmarkFailed
+from milepost.traces.redact import RedactionRules, Redactor, redact_file, redact_trace
+from milepost.traces.trace import Trace, TraceLine, read_trace, write_trace
 
 
 def redact(text: str, **rules: Any) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from milepost.bench.recorder import Recorder
-from milepost.bench.trace import TraceRequest, read_trace
+from milepost.traces.recorder import Recorder
+from milepost.traces.trace import TraceRequest, read_trace
 
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5}
 ANSWER = {

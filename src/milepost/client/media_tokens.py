@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-
-from milepost.bench.oracle import Tokens
+import numpy.typing as npt
 
 Part = dict[str, Any]
+Tokens = npt.NDArray[np.int32]  # of shape (n,)
 
 MEDIA_PARTS = ("image_url", "input_audio")
 HASH_VALUES = 1 << 30  # with the numbers of its tokens, one image stays inside of int32

@@ -1,22 +1,22 @@
 """Reads the events of a streamed chat answer, and says what they tell about its cost.
 
 Understands OpenAI's chunks and llama-server's additions to them: `timings` and `prompt_progress`.
-Pure: lines and times come in, numbers go out. `server_client` feeds it.
+Pure: lines and times come in, numbers go out. The client and the recorder feed it.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from milepost.bench.measures import Status
-from milepost.bench.trace import Message
+from milepost.traces.trace import Message
 
 DATA = "data:"
 DONE = "[DONE]"
 
 Event = dict[str, Any]
+Status = Literal["ok", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

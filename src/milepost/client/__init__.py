@@ -1,0 +1,1 @@
+"""Sends chats to a server over HTTP: for `milepost warm`, and for the benchmarks."""
