@@ -2,16 +2,17 @@
 
     python -m benchmarks.agent_days [--kinds KIND ...] [--budgets BUDGET ...] [--traces FILE ...]
 
-writes the models and the day, and runs `milepost bench compare` once per kind and budget. Each run
-is kept in a folder of `results/`, the JSON beside its plots.
+writes the models and the day, and runs `milepost bench compare` once per kind and budget. The JSON
+of each run is kept in `results/` as NAME-KIND-BUDGET.json, in place of an earlier one.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,8 +26,9 @@ from benchmarks.models import (
 )
 from benchmarks.report import RESULTS, read_page_cache
 from benchmarks.workloads.agent_day import NAME, make_agent_day
-from milepost.bench.compare import CompareCommand, run_compare
-from milepost.bench.machine import count_physical_cores, find_commit
+from milepost.bench.compare import RESULT_NAME, CompareCommand, run_compare
+from milepost.bench.machine import count_physical_cores
+from milepost.bench.plots import PLOTS
 from milepost.bench.replay import ReplayOptions
 from milepost.bench.servers import SERVERS, ServedModel
 from milepost.errors import BenchmarkFailed
@@ -75,18 +77,20 @@ def main() -> int:
     )
     runs = [DayRun(kind, budget) for kind in arguments.kinds for budget in arguments.budgets]
     status = 0
-    with tempfile.TemporaryDirectory(prefix="milepost-agent-days-") as folder:
-        traces = arguments.traces or [write_day(Path(folder))]
+    with tempfile.TemporaryDirectory(prefix="milepost-agent-days-") as made:
+        folder = Path(made)
+        traces = arguments.traces or [write_day(folder)]
         for run in runs:
-            model = write_benchmark_model(run.kind, arguments.models or Path(folder))
-            projector = write_benchmark_projector(run.kind, Path(folder))
+            model = write_benchmark_model(run.kind, arguments.models or folder)
+            projector = write_benchmark_projector(run.kind, folder)
             read_page_cache(model)
+            name = f"{arguments.name}-{run.kind}-{run.budget}"
             command = CompareCommand(
                 traces=traces,
                 served=run.serve(model, projector, arguments.threads),
                 servers=arguments.servers,
                 options=options,
-                output=name_output(arguments.results, run),
+                output=folder / name,
             )
             print(f"{run.kind}, {run.budget} memory", flush=True)
             try:
@@ -94,6 +98,8 @@ def main() -> int:
             except BenchmarkFailed as error:
                 print(error, file=sys.stderr)
                 status = 1
+            finally:  # an interrupted run has a result as well
+                keep_result(folder / name, arguments.results / name, arguments.plots)
     return status
 
 
@@ -104,6 +110,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=tuple(SERVERS))
     parser.add_argument("--traces", nargs="+", type=Path, help="instead of the agent day")
+    parser.add_argument("--name", default=NAME, help="of the results; default: %(default)s")
+    parser.add_argument("--plots", nargs="+", choices=PLOTS, default=(), help="keep these as well")
     parser.add_argument("--models", type=Path, help="folder to keep the models in")
     parser.add_argument("--threads", type=int, default=count_physical_cores())
     parser.add_argument("--concurrency", type=int, default=1, help="default: %(default)s")
@@ -120,11 +128,12 @@ def write_day(folder: Path) -> Path:
     return path
 
 
-def name_output(folder: Path, run: DayRun) -> Path:
-    """Return the folder of a run that starts now."""
-    now = datetime.datetime.now(datetime.UTC)
-    commit = find_commit().rstrip("+") or "unknown"
-    return folder / f"agent_days-{run.kind}-{run.budget}-{now:%Y%m%d-%H%M}-{commit}"
+def keep_result(made: Path, kept: Path, plots: Sequence[str]) -> None:
+    """Copy the JSON of a comparison, if there is one, and some of its plots beside it as PNG."""
+    if (made / RESULT_NAME).exists():
+        shutil.copyfile(made / RESULT_NAME, f"{kept}.json")
+        for plot in plots:
+            shutil.copyfile(made / f"{plot}.png", f"{kept}-{plot}.png")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from tests.disk_cache import FINGERPRINT, open_store
 
-from milepost.bench.machine import describe_machine
+from benchmarks.report import describe_run
 from milepost.cache.disk.admin import opened
 from milepost.cache.disk.blob_reader import read_payload
 from milepost.cache.disk.format import (
@@ -53,7 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         results = {
-            "machine": describe_machine(),
+            **describe_run(),
             "checksums_mb_per_s": measure_checksums(),
             "index": measure_index(Path(folder) / "index"),
             "files": [measure_files(Path(folder) / f"{mib}", mib) for mib in SIZES_MIB],

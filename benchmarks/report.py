@@ -119,26 +119,31 @@ def finish(run: Run, rows: Sequence[Row]) -> None:
 
 
 def save(run: Run, rows: Sequence[Row], folder: Path) -> Path:
-    """Write the JSON of a run into a folder; return its path."""
-    now = datetime.datetime.now(datetime.UTC)
-    commit = _git("rev-parse", "--short=12", "HEAD")
+    """Write the JSON of a run into a folder, in place of an earlier one; return its path."""
     result = {
         "format": FORMAT_VERSION,
         "benchmark": run.benchmark,
-        "taken": now.isoformat(timespec="seconds"),
-        "commit": commit,
+        **describe_run(),
+        "model": {"name": run.model.name, "size_bytes": run.model.stat().st_size},
+        "settings": dict(run.settings),
+        "rows": [_encode_row(row) for row in rows],
+    }
+    path = folder / f"{run.benchmark}.json"  # when and on which commit stands inside
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def describe_run() -> dict[str, Any]:
+    """Return when, where and with which code a run that ends now was made."""
+    return {
+        "taken": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
         "has_uncommitted_changes": bool(
             _git("status", "--porcelain", "--", "src", "benchmarks/*.py")
         ),
         "machine": describe_machine(),
         "versions": list_versions(),
-        "model": {"name": run.model.name, "size_bytes": run.model.stat().st_size},
-        "settings": dict(run.settings),
-        "rows": [_encode_row(row) for row in rows],
     }
-    path = folder / f"{run.benchmark}-{now:%Y%m%d-%H%M}-{commit}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return path
 
 
 def read_page_cache(path: Path) -> None:

@@ -1,6 +1,6 @@
 """The Markdown tables of docs/benchmarks.md, from the results of comparisons.
 
-    python -m benchmarks.results_table [--pairs] benchmarks/results/agent_days-*/comparison.json
+    python -m benchmarks.results_table [--pairs] benchmarks/results/agent_day-*.json
 
 One row for each trace and server, or with `--pairs` one for each trace, with both servers in it.
 """
@@ -8,7 +8,7 @@ One row for each trace and server, or with `--pairs` one for each trace, with bo
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from milepost.bench.comparison import Comparison, read_comparison
@@ -26,12 +26,12 @@ HEADINGS = (
         "prefilled",
         "ratio to the oracle",
     ),
-    *("twice-prefilled share", "first token: median, p95", "prefill", "all", "commit"),
+    *("twice-prefilled share", "first token: median, p95", "prefill", "all", "file"),
 )
 NUM_TEXT_COLUMNS = 4
 PAIR_HEADINGS = (
     *("model", "cache budget", "trace", "requests", "prefilled ÷ oracle", "llama-server's"),
-    *("twice", "llama-server's", "first tokens, sum", "of llama-server's", "commit"),
+    *("twice", "llama-server's", "first tokens, sum", "of llama-server's", "file"),
 )
 NUM_PAIR_TEXT_COLUMNS = 3
 SERVERS = ("milepost", "llama-server")
@@ -44,26 +44,27 @@ def main() -> None:
     parser.add_argument("--pairs", action="store_true", help="both servers in one row")
     arguments = parser.parse_args()
     make = make_pairs if arguments.pairs else make_table
-    print(make(read_comparison(path) for path in arguments.files))
+    print(make({path.stem: read_comparison(path) for path in arguments.files}))
 
 
-def make_pairs(comparisons: Iterable[Comparison]) -> str:
-    """Return one row per comparison and trace that both servers were measured on."""
+def make_pairs(comparisons: Mapping[str, Comparison]) -> str:
+    """Return one row per comparison, by the name of its file, and trace that both servers ran."""
     rows = []
-    for comparison in comparisons:
+    for name, comparison in comparisons.items():
         for trace in dict.fromkeys(measure.trace for measure in comparison.measures):
             found = [measure for measure in comparison.measures if measure.trace == trace]
             by_server = {measure.server: measure for measure in found}
             if all(server in by_server for server in SERVERS):
-                rows.append(_make_pair(comparison, *(by_server[server] for server in SERVERS)))
+                ours, theirs = (by_server[server] for server in SERVERS)
+                rows.append((*_make_pair(comparison, ours, theirs), f"`{name}`"))
     return _join_rows(PAIR_HEADINGS, NUM_PAIR_TEXT_COLUMNS, rows)
 
 
-def make_table(comparisons: Iterable[Comparison]) -> str:
-    """Return one row per comparison, trace and server."""
+def make_table(comparisons: Mapping[str, Comparison]) -> str:
+    """Return one row per comparison, by the name of its file, trace and server."""
     rows = [
-        _make_row(comparison, measure)
-        for comparison in comparisons
+        (*_make_row(comparison, measure), f"`{name}`")
+        for name, comparison in comparisons.items()
         for measure in comparison.measures
     ]
     return _join_rows(HEADINGS, NUM_TEXT_COLUMNS, rows)
@@ -85,7 +86,6 @@ def _make_pair(comparison: Comparison, ours: TraceMeasure, theirs: TraceMeasure)
         *(_percent(measure.totals.prefilled_twice_share) for measure in (ours, theirs)),
         f"{our_wait_s:.1f} s",
         f"{our_wait_s / their_wait_s:.2f} ×" if their_wait_s else "-",
-        comparison.commit,
     )
 
 
@@ -111,7 +111,6 @@ def _make_row(comparison: Comparison, measure: TraceMeasure) -> Row:
         _describe_first_token(totals),
         f"{totals.prefill_ms / 1000:,.0f} s",
         f"{measure.took_s:,.0f} s",
-        comparison.commit,
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.agent_days import DayRun, name_output
+from benchmarks.agent_days import DayRun, keep_result
 from benchmarks.micro import (
     CHUNKS,
     longest_request,
@@ -63,6 +63,22 @@ def test_budgets_of_a_day(budget: str, cache_ram_mib: int) -> None:
     assert served.ctx_size >= 36_000
 
 
-def test_results_of_a_day_are_named_by_kind_and_budget() -> None:
-    name = name_output(Path("results"), DayRun("window", "tight")).name
-    assert name.startswith("agent_days-window-tight-20")
+def test_of_a_day_the_numbers_are_kept_and_the_plots_asked_for(tmp_path: Path) -> None:
+    made, results = tmp_path / "made", tmp_path / "results"
+    made.mkdir()
+    results.mkdir()
+    for name in ("comparison.json", "ttft.png", "ttft.svg", "totals.png"):
+        (made / name).write_text(name)
+
+    keep_result(made, results / "agent_day-window-tight", ["ttft"])
+
+    kept = {path.name: path.read_text() for path in results.iterdir()}
+    assert kept == {
+        "agent_day-window-tight.json": "comparison.json",
+        "agent_day-window-tight-ttft.png": "ttft.png",
+    }
+
+
+def test_of_a_day_that_nothing_was_measured_of_nothing_is_kept(tmp_path: Path) -> None:
+    keep_result(tmp_path / "made", tmp_path / "kept", ["ttft"])
+    assert list(tmp_path.iterdir()) == []
