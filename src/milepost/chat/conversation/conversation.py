@@ -1,7 +1,7 @@
 """Turns OpenAI-style messages and tools into a `Conversation` that chat templates can render.
 
 Decides what a well-formed conversation is and says in one sentence what is wrong with others.
-Knows no template: what single templates want changed is in `template_messages`.
+Knows no template: what single templates want changed is in `message_forms`.
 """
 
 from __future__ import annotations

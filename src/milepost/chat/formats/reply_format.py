@@ -1,6 +1,6 @@
 """How a model writes its replies: where reasoning stands, and what tool calls look like.
 
-Learnt from a template by `template_probe`, read by `stream_parser`, written by `grammar`. A format
+Learnt from a template by `reply_probe`, read by `stream_parser`, written by `grammar`. A format
 that no template shows fully has a body of its own here, and a module in `tool_formats`.
 
     reasoning.start  …  reasoning.end   text   section.start

@@ -13,7 +13,7 @@ recognised. The generation prompt counts as the message behind the last one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from milepost.chat.conversation.conversation import Conversation, Message
@@ -25,10 +25,8 @@ from milepost.chat.conversation.message_spans import (
     take_marks_out,
     take_messages,
 )
+from milepost.chat.templates.history_probe import Render
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
-
-# Renders a conversation with or without generation prompt, None when the template refuses it.
-Render = Callable[[Conversation, bool], str | None]
 
 MAX_LESSONS = 3  # per pair of roles; arbitrary: some templates write something new every time
 # Arbitrary, by what published templates write.

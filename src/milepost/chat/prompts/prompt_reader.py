@@ -23,12 +23,12 @@ from milepost.chat.conversation.message_spans import (
 )
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.frames import Frames, count_head, take_window, window_indices
-from milepost.chat.prompts.history_probe import (
+from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
+from milepost.chat.templates.history_probe import (
     differs_in_history,
     drops_reasoning,
     find_reply_trailer,
 )
-from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import TemplateFailed
 

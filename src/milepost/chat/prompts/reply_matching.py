@@ -25,7 +25,7 @@ from milepost.chat.conversation.message_spans import Span
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, TokenSpan
 from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, meaning_of_message, places_in
 from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore, WantedReply
-from milepost.chat.templates.template_messages import short_id
+from milepost.chat.templates.message_forms import short_id
 from milepost.chat.vocab import Vocab
 
 MAX_CONTROL_CHARS = 256  # of a control token's text; arbitrary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from milepost.chat.formats.probe_texts import Probe
 from milepost.chat.formats.reply_format import ReplyFormat
+from milepost.chat.templates.message_forms import TemplateTraits
 from milepost.chat.templates.message_probe import (
     find_tools,
     groups_results,
@@ -16,8 +17,7 @@ from milepost.chat.templates.message_probe import (
     treat_first_system,
     treat_later_system,
 )
-from milepost.chat.templates.template_facts import TemplateFacts, ToolFallback
-from milepost.chat.templates.template_messages import TemplateTraits
+from milepost.chat.templates.profile import TemplateFacts, ToolFallback
 
 
 def probe_facts(

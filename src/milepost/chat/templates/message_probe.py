@@ -28,13 +28,13 @@ from milepost.chat.formats.probe_texts import (
 )
 from milepost.chat.formats.reply_format import Affix, ReasoningFormat
 from milepost.chat.formats.text_pieces import shared_start
-from milepost.chat.templates.reasoning_probe import is_opened
-from milepost.chat.templates.template_facts import (
+from milepost.chat.templates.profile import (
     GenerationPrompts,
     MessageFrames,
     ToolsPlace,
     Treatment,
 )
+from milepost.chat.templates.reasoning_probe import is_opened
 
 # Variables that templates read to decide on reasoning, with values to try.
 SWITCHES: tuple[tuple[str, tuple[object, ...]], ...] = (

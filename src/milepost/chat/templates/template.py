@@ -21,17 +21,16 @@ from milepost.chat.conversation.media_parts import find_markers, write_out_marke
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, media_span
 from milepost.chat.formats.probe_texts import Probe
 from milepost.chat.formats.reply_format import ReplyFormat
+from milepost.chat.templates.environment import RaisedByTemplate, TemplateEnvironment
 from milepost.chat.templates.fact_probe import probe_facts
-from milepost.chat.templates.reply_probe import probe_reply_format
-from milepost.chat.templates.template_environment import RaisedByTemplate, TemplateEnvironment
-from milepost.chat.templates.template_facts import TemplateFacts, ToolFallback
-from milepost.chat.templates.template_messages import (
+from milepost.chat.templates.message_forms import (
     ArgumentForm,
     TemplateTraits,
     adapt_messages,
     wrap_arguments,
 )
-from milepost.chat.templates.template_probe import find_image_text, probe_traits
+from milepost.chat.templates.profile import TemplateFacts, ToolFallback
+from milepost.chat.templates.reply_probe import probe_reply_format
 from milepost.chat.templates.tool_fallback import (
     choose_calls,
     needs_fallback,
@@ -39,6 +38,7 @@ from milepost.chat.templates.tool_fallback import (
     read_default_system,
     write_tools,
 )
+from milepost.chat.templates.trait_probe import find_image_text, probe_traits
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from milepost.chat.templates.template_facts import TemplateFacts, ToolFallback
+from milepost.chat.templates.profile import TemplateFacts, ToolFallback
 from milepost.chat.templates.template_set import TemplateSet
 
 logger = logging.getLogger(__name__)

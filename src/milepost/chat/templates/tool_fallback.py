@@ -46,7 +46,7 @@ from milepost.chat.templates.message_probe import (
     treat_consecutive_users,
     treat_first_system,
 )
-from milepost.chat.templates.template_facts import ToolFallback
+from milepost.chat.templates.profile import ToolFallback
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 CALLS = ToolCallFormat(JsonBody(), call=Affix("<tool_call>", "</tool_call>"))

@@ -29,8 +29,8 @@ from milepost.chat.formats.reply_format import (
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
+from milepost.chat.templates.profile import ToolFallback
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_facts import ToolFallback
 from milepost.chat.templates.template_set import TemplateSet
 
 PLAIN = BUILTIN_TEMPLATES["chatml"]

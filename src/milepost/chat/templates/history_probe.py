@@ -8,12 +8,15 @@ end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, parse_conversation
 from milepost.chat.conversation.message_spans import common_prefix
-from milepost.chat.prompts.frames import Render
-from milepost.chat.templates.template_probe import ARGUMENTS_TEXT, SHORT_ID, TOOLS
+from milepost.chat.templates.trait_probe import ARGUMENTS_TEXT, SHORT_ID, TOOLS
+
+# Renders a conversation with or without generation prompt, None when the template refuses it.
+Render = Callable[[Conversation, bool], str | None]
 
 REASONING = "milepost-reasoning"
 USER = {"role": "user", "content": "question"}

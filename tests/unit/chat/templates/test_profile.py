@@ -11,8 +11,8 @@ from tests.unit.chat import families
 from tests.unit.chat.reply_templates import HERMES, THINK, template
 
 from milepost.chat.formats.reply_format import Affix
+from milepost.chat.templates.profile import GenerationPrompts, TemplateFacts
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_facts import GenerationPrompts, TemplateFacts
 from milepost.chat.templates.template_notes import describe_consequences, log_consequences
 from milepost.chat.templates.template_set import TemplateSet
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from milepost.chat.conversation.conversation import Message
-from milepost.chat.templates.template_messages import ArgumentForm, ReasoningKey, TemplateTraits
+from milepost.chat.templates.message_forms import ArgumentForm, ReasoningKey, TemplateTraits
 
 # Renders messages and tools, None when the template refuses them.
 TryRender = Callable[[list[Message], list[dict[str, Any]] | None], str | None]

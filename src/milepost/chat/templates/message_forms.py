@@ -1,6 +1,6 @@
 """What a chat template is given for a conversation: messages that meet its own needs.
 
-Pure. `TemplateTraits` says what a template needs (found by `template_probe`).
+Pure. `TemplateTraits` says what a template needs (found by `trait_probe`).
 """
 
 from __future__ import annotations

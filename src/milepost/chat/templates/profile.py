@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from milepost.chat.formats.reply_format import Affix, ReplyFormat
-from milepost.chat.templates.template_messages import TemplateTraits
+from milepost.chat.templates.message_forms import TemplateTraits
 
 # What a template does with a message that is not where it expects one.
 Treatment = Literal["kept", "moved", "dropped", "refused"]
