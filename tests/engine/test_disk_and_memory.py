@@ -46,7 +46,7 @@ def stored_bytes(model: Model, settings: EngineSettings) -> int:
     """What an earlier run left on disk."""
     with watched_engine(model, settings, AMPLE_BYTES) as engine:
         engine.ask(PROMPT, max_tokens=2)
-        return engine.memory.cache.num_bytes
+        return engine.runtime.cache.num_bytes
 
 
 def source(reply: Reply) -> str:
@@ -82,5 +82,5 @@ def test_a_choice_that_goes_on_from_disk_leaves_memory_within_its_budget(
         slot = restorer.start_empty()
         restorer.refill(slot, np.array(LONGER, np.int32))
         assert slot.num_tokens >= len(PROMPT)
-        engine.memory.cache.check_invariants()
+        engine.runtime.cache.check_invariants()
         slots.release(slot)

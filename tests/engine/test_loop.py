@@ -17,7 +17,7 @@ from tests.engine.running import GREEDY, prompt_tokens
 
 from milepost.config import EngineSettings
 from milepost.engine.loop import Loop
-from milepost.engine.main import make_context, make_memory
+from milepost.engine.main import make_context, make_runtime
 from milepost.errors import (
     ContextFull,
     DecodeAborted,
@@ -143,8 +143,8 @@ def make_bench(model: Model) -> Iterator[Bench]:
     settings = EngineSettings(ctx_size=NUM_CONTEXT, parallel=3, ubatch_size=32, threads=1)
     with make_context(model, settings, 0) as context:
         connection, failing = FakeConnection(), FailingContext(context)
-        memory = replace(make_memory(context, settings, 0), context=failing)  # type: ignore[arg-type]
-        loop = Loop(memory, connection, settings, time.perf_counter)  # type: ignore[arg-type]
+        runtime = replace(make_runtime(context, settings, 0), context=failing)  # type: ignore[arg-type]
+        loop = Loop(runtime, connection, settings, time.perf_counter)  # type: ignore[arg-type]
         yield Bench(loop, connection, failing)
 
 

@@ -39,8 +39,8 @@ def engine(tiny_models: dict[models.Kind, Path], tmp_path: Path) -> Iterator[Wat
 
 
 def worker(engine: WatchedEngine) -> SteppedWorker:
-    assert engine.memory.media is not None
-    found = engine.memory.media.worker
+    assert engine.runtime.media is not None
+    found = engine.runtime.media.worker
     assert isinstance(found, SteppedWorker)
     return found
 

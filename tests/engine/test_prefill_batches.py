@@ -90,6 +90,6 @@ def test_a_history_with_many_known_divergences(model: Model) -> None:
         for num_messages in range(3, NUM_MESSAGES, 5):
             ask(engine, [*conversation[:num_messages], aside])
         prompt = engine.replies[1].prompt
-        assert len(engine.memory.cache.peek(prompt).divergences) > 20
+        assert len(engine.runtime.cache.peek(prompt).divergences) > 20
         _, num_cached = ask(engine, conversation, cache_prompt=False)
     assert num_cached == 0

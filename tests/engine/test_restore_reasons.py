@@ -14,7 +14,7 @@ from tests.engine.test_loop import FakeConnection
 
 from milepost.config import EngineSettings
 from milepost.engine.loop import Loop
-from milepost.engine.main import make_context, make_memory
+from milepost.engine.main import make_context, make_runtime
 from milepost.errors import StateRefused
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.state import StateIO
@@ -72,10 +72,10 @@ def bench(request: pytest.FixtureRequest, tiny_models: dict[str, Any]) -> Iterat
         Model(open_library(), path, ModelParams()) as model,
         make_context(model, settings, 0) as context,
     ):
-        memory = make_memory(context, settings, 0)
-        connection, states = FakeConnection(), RefusingStates(memory.states)
-        memory = replace(memory, states=states)  # type: ignore[arg-type]
-        loop = Loop(memory, connection, settings, time.perf_counter)  # type: ignore[arg-type]
+        runtime = make_runtime(context, settings, 0)
+        connection, states = FakeConnection(), RefusingStates(runtime.states)
+        runtime = replace(runtime, states=states)  # type: ignore[arg-type]
+        loop = Loop(runtime, connection, settings, time.perf_counter)  # type: ignore[arg-type]
         yield Bench(loop, connection, states)
 
 

@@ -22,12 +22,12 @@ from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
 from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
-from milepost.engine.main import choose_parked, make_context, make_memory
+from milepost.engine.main import choose_parked, make_context, make_runtime
 from milepost.engine.media.keys import holds_up_to
 from milepost.engine.media.layouts import MediaModel
 from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.media.worker import Done, Job
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.errors import DecodeAborted
 from milepost.libllama import Batch, Context, Model
 from milepost.libllama.media import Projector
@@ -188,7 +188,7 @@ class WatchedEngine:
     """A loop, and both sides of it."""
 
     loop: Loop
-    memory: Memory
+    runtime: ModelRuntime
     context: WatchedContext
     connection: FakeConnection
     replies: dict[int, Reply] = field(default_factory=dict)
@@ -279,7 +279,7 @@ class WatchedEngine:
             pos_max = self.context.pos_max(slot.seq_id)
             assert holds_up_to(slot.held, pos_max) if slot.num_tokens else pos_max == -1
         assert self.context.pos_max(slots.spare_id) == -1
-        self.memory.cache.check_invariants()
+        self.runtime.cache.check_invariants()
 
     def _computed_ends(self, number: int) -> list[int]:
         computed = self.context.computed.get(number, Computed())
@@ -372,23 +372,25 @@ def watched_engine(
     """
     num_parked = choose_parked(model, settings)
     with make_context(model, settings, num_parked) as context:
-        memory = make_memory(context, settings, num_parked)
+        runtime = make_runtime(context, settings, num_parked)
         watched, connection = WatchedContext(context), WakingConnection()
-        limits = replace(memory.cache.limits, budget_bytes=budget_bytes)
-        cache = PrefixCache(memory.cache.traits, limits)
+        limits = replace(runtime.cache.limits, budget_bytes=budget_bytes)
+        cache = PrefixCache(runtime.cache.traits, limits)
         disk = None
         if settings.cache_dir:
-            disk = open_disk_tier(settings, model.library.name, memory.traits, cache)
-        memory = replace(memory, context=watched, cache=cache, disk=disk)  # type: ignore[arg-type]
+            disk = open_disk_tier(settings, model.library.name, runtime.traits, cache)
+        runtime = replace(runtime, context=watched, cache=cache, disk=disk)  # type: ignore[arg-type]
         contents = {}
         if media is not None:
-            memory = replace(memory, media=media_model(media, connection, settings.ubatch_size))
+            runtime = replace(runtime, media=media_model(media, connection, settings.ubatch_size))
             contents = {image.ref().key: image.data for image in media.images}
         ticks = itertools.count()
-        loop = Loop(memory, connection, settings, lambda: TICK_S * next(ticks))  # type: ignore[arg-type]
+        loop = Loop(runtime, connection, settings, lambda: TICK_S * next(ticks))  # type: ignore[arg-type]
         watched.loop = loop
         waits = media is not None and media.waits
-        yield WatchedEngine(loop, memory, watched, connection, contents=contents, media_waits=waits)
+        yield WatchedEngine(
+            loop, runtime, watched, connection, contents=contents, media_waits=waits
+        )
         loop.close()
 
 

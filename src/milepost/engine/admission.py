@@ -18,7 +18,7 @@ from milepost.cache.tree import shared_length
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
 from milepost.engine.media.keys import floor_to_piece
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.prefill_plan import plan_request
 from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.restoring import Restorer
@@ -39,14 +39,14 @@ class Admission:
 
     def __init__(
         self,
-        memory: Memory,
+        runtime: ModelRuntime,
         slots: SlotTable,
         restorer: Restorer,
         constraints: ConstraintMaker,
         limits: PlacementLimits,
         clock: Callable[[], float],
     ) -> None:
-        self._memory = memory
+        self._runtime = runtime
         self._limits = limits
         self._slots = slots
         self._restorer = restorer
@@ -56,7 +56,7 @@ class Admission:
 
     def check(self, message: Generate, prompt: np.ndarray) -> None:
         """Raise for a request that could never be carried out, or would harm the process."""
-        context = self._memory.context
+        context = self._runtime.context
         if len(prompt) == 0:
             raise InvalidRequest("the prompt has no tokens")
         if len(prompt) >= context.num_context_tokens:
@@ -73,7 +73,7 @@ class Admission:
 
         An unknown one would be read from outside of llama.cpp's tables.
         """
-        vocab = self._memory.context.model.vocab
+        vocab = self._runtime.context.model.vocab
         if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab.num_tokens):
             vocab.check_tokens(tokens.tolist())
 
@@ -120,7 +120,7 @@ class Admission:
             reached = self._slots[choice.slot_id].num_tokens
             if shared - max(available, reached) < MIN_JOIN_TOKENS:
                 continue
-            if self._memory.traits.has_states:
+            if self._runtime.traits.has_states:
                 choice.request.add_checkpoint(shared, "divergence")
             return True
         return False
@@ -141,7 +141,7 @@ class Admission:
         constraint = self._constraints.make(message)
         seed = seed_of_choice(message.sampling.seed, index)
         try:
-            return Sampler(self._memory.context, message.sampling, seed, constraint)
+            return Sampler(self._runtime.context, message.sampling, seed, constraint)
         except BaseException:
             if constraint is not None:
                 constraint.close()
@@ -156,7 +156,7 @@ class Admission:
         request.num_cached = start.facts.num_reused
         request.known_logits = start.known_logits
         self._restorer.clear_idle(start.slot)
-        plan_request(request, self._memory, self._limits, start.match)
+        plan_request(request, self._runtime, self._limits, start.match)
         limit = message.reasoning
         for index, sampler in enumerate(samplers):
             slot = start.slot if index == 0 else self._restorer.start_empty()

@@ -9,7 +9,7 @@ import numpy as np
 
 from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import Tokens
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.reporting import Totals
 from milepost.engine.slots import SlotTable
 from milepost.protocol.messages import (
@@ -33,15 +33,15 @@ class CacheControl:
 
     def __init__(
         self,
-        memory: Memory,
+        runtime: ModelRuntime,
         slots: SlotTable,
         totals: Totals,
         forget_media: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        self._cache = memory.cache
-        self._prompt_logits = memory.prompt_logits
-        self._disk = memory.disk
+        self._cache = runtime.cache
+        self._prompt_logits = runtime.prompt_logits
+        self._disk = runtime.disk
         self._slots = slots
         self._totals = totals
         self._forget_media = forget_media

@@ -15,7 +15,7 @@ import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.engine.media.keys import count_positions, floor_to_piece
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.slots import Slot
 from milepost.errors import StateRefused
 
@@ -40,18 +40,18 @@ class Saved:
 class Checkpointer:
     """Copies segments and states of slots into the cache."""
 
-    def __init__(self, memory: Memory, clock: Callable[[], float]) -> None:
-        self._states = memory.states
-        self._traits = memory.traits
-        self._cache = memory.cache
+    def __init__(self, runtime: ModelRuntime, clock: Callable[[], float]) -> None:
+        self._states = runtime.states
+        self._traits = runtime.traits
+        self._cache = runtime.cache
         self._clock = clock
         self.num_saved_bytes = 0
         self.num_checkpoints = 0
         self._pinned: list[np.ndarray] = []  # the latest last
-        limits = memory.cache.limits
+        limits = runtime.cache.limits
         # Without room nothing is copied, only to be refused by the cache.
-        self._keeps_any = memory.traits.can_restore and limits.budget_bytes > 0
-        self._keeps_states = memory.traits.has_states and limits.max_checkpoints > 0
+        self._keeps_any = runtime.traits.can_restore and limits.budget_bytes > 0
+        self._keeps_states = runtime.traits.has_states and limits.max_checkpoints > 0
 
     def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
         """Keep the state of a slot as it is now; a state that is kept already is not copied."""

@@ -24,7 +24,7 @@ from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.disk import make_fingerprint
 from milepost.engine.media.feed import MediaFeed
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.persistence import Persister, parse_sync
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
@@ -65,23 +65,23 @@ class Loop:
 
     def __init__(
         self,
-        memory: Memory,
+        runtime: ModelRuntime,
         connection: Connection,
         settings: EngineSettings,
         clock: Callable[[], float],
         constraints: ConstraintMaker | None = None,
     ) -> None:
-        context, num_parallel = memory.context, settings.parallel
+        context, num_parallel = runtime.context, settings.parallel
         self._context = context
-        self._prompt_logits = memory.prompt_logits
+        self._prompt_logits = runtime.prompt_logits
         self._connection = connection
         self._clock = clock
         self._statistics = Statistics()
-        self._slots = SlotTable(context, num_parallel, memory.states, memory.num_parked)
-        self._checkpointer = Checkpointer(memory, clock)
-        self._restorer = Restorer(memory, self._slots, self._statistics, clock)
+        self._slots = SlotTable(context, num_parallel, runtime.states, runtime.num_parked)
+        self._checkpointer = Checkpointer(runtime, clock)
+        self._restorer = Restorer(runtime, self._slots, self._statistics, clock)
         self._admission = Admission(
-            memory,
+            runtime,
             self._slots,
             self._restorer,
             constraints or ConstraintMaker(context.model),
@@ -89,27 +89,27 @@ class Loop:
             clock,
         )
         self._persister = Persister(
-            memory.disk, parse_sync(settings.cache_disk_sync), memory.prompt_logits, clock
+            runtime.disk, parse_sync(settings.cache_disk_sync), runtime.prompt_logits, clock
         )
-        self._limits = batch_limits(context, memory.traits)
+        self._limits = batch_limits(context, runtime.traits)
         self._batches = Batches(context, self._slots, self._limits)
         reporter = Reporter(context.model.vocab)
         self._decoder = Decoder(context, reporter, connection.send, clock)
-        self._media = MediaFeed(memory.media, connection.send)
+        self._media = MediaFeed(runtime.media, connection.send)
         self._totals = Totals(
             self._statistics,
             reporter,
             self._checkpointer,
-            memory.cache,
-            memory.disk,
+            runtime.cache,
+            runtime.disk,
             self._media.totals,
         )
-        self._control = CacheControl(memory, self._slots, self._totals, self._media.clear, clock)
+        self._control = CacheControl(runtime, self._slots, self._totals, self._media.clear, clock)
         self._slot_files = SlotFiles(
-            memory,
+            runtime,
             self._slots,
             (self._checkpointer, self._persister),
-            lambda: make_fingerprint(settings, context.model.library.name, memory.traits).key,
+            lambda: make_fingerprint(settings, context.model.library.name, runtime.traits).key,
             clock,
         )
         self._running: list[Choice] = []  # by age, oldest first; paused and forking ones included

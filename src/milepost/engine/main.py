@@ -27,7 +27,7 @@ from milepost.engine.disk import open_disk_tier
 from milepost.engine.loop import Loop
 from milepost.engine.media.model import choose_probed, load_projector, make_media
 from milepost.engine.memory_probe import MemoryProbe
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.slots import choose_num_parked
 from milepost.engine.threads import count_physical_cores
 from milepost.errors import ConfigurationError, MilepostError, ProtocolError
@@ -105,23 +105,23 @@ def serve(connection: Connection) -> None:
         context = make_context(model, settings, num_parked)
         context.warm_up(Batch(library, 1))
         projector = load_projector(model, settings)
-        memory = make_memory(context, settings, num_parked, projector)
+        runtime = make_runtime(context, settings, num_parked, projector)
     except MilepostError as error:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
     gc.disable()  # a tree of many thousand objects is made: nothing of it is garbage
-    disk = open_disk_tier(settings, library.name, memory.traits, memory.cache)
-    memory = dataclasses.replace(memory, disk=disk)
+    disk = open_disk_tier(settings, library.name, runtime.traits, runtime.cache)
+    runtime = dataclasses.replace(runtime, disk=disk)
     if projector is not None:
-        media = make_media(projector, settings, memory, connection.wake)
-        memory = dataclasses.replace(memory, media=media)
+        media = make_media(projector, settings, runtime, connection.wake)
+        runtime = dataclasses.replace(runtime, media=media)
     connection.use_abort_flag(context.abort_flag)
-    info = model_info(memory, settings, time.perf_counter() - started_s)
+    info = model_info(runtime, settings, time.perf_counter() - started_s)
     send_now(connection, Ready(model=info))
     gc.enable()
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again
-    loop = Loop(memory, connection, settings, time.perf_counter, constraints)
+    loop = Loop(runtime, connection, settings, time.perf_counter, constraints)
     try:
         loop.run()
     finally:
@@ -235,12 +235,12 @@ def make_context(model: Model, settings: EngineSettings, num_parked: int) -> Con
     )
 
 
-def make_memory(
+def make_runtime(
     context: Context,
     settings: EngineSettings,
     num_parked: int,
     projector: Projector | None = None,
-) -> Memory:
+) -> ModelRuntime:
     """Learn what the context can do, and put the cache beside it."""
     states = StateIO(context, scratch=context.num_sequences - 1)
     media = choose_probed(projector, context.num_ubatch_tokens) if projector else None
@@ -248,7 +248,7 @@ def make_memory(
     logger.info("memory: %s", traits.describe())
     cache_traits = CacheTraits(traits.kind, traits.has_segments, traits.has_states)
     limits = CacheLimits(cache_budget_bytes(settings), max_checkpoints=settings.ctx_checkpoints)
-    return Memory(context, states, traits, PrefixCache(cache_traits, limits), num_parked)
+    return ModelRuntime(context, states, traits, PrefixCache(cache_traits, limits), num_parked)
 
 
 def cache_budget_bytes(settings: EngineSettings) -> int:
@@ -261,9 +261,9 @@ def cache_budget_bytes(settings: EngineSettings) -> int:
     return min(memory_bytes // 4, MAX_DEFAULT_CACHE_BYTES)
 
 
-def model_info(memory: Memory, settings: EngineSettings, load_s: float) -> ModelInfo:
+def model_info(runtime: ModelRuntime, settings: EngineSettings, load_s: float) -> ModelInfo:
     """Return what the front end needs to know about the loaded model."""
-    context, traits = memory.context, memory.traits
+    context, traits = runtime.context, runtime.traits
     model = context.model
     devices = [device.name for device in model.library.devices() if not device.is_cpu]
     uses_devices = devices and settings.n_gpu_layers != 0
@@ -283,10 +283,10 @@ def model_info(memory: Memory, settings: EngineSettings, load_s: float) -> Model
         num_window_tokens=model.num_window_tokens if traits.kind == "window" else 0,
         device=", ".join(devices) if uses_devices else "CPU",
         load_s=load_s,
-        cache_folder="" if memory.disk is None else str(memory.disk.folder),
-        has_vision=memory.media is not None and memory.media.projector.has_vision,
-        has_audio=memory.media is not None and memory.media.projector.has_audio,
-        audio_sample_rate=memory.media.projector.audio_sample_rate if memory.media else 0,
+        cache_folder="" if runtime.disk is None else str(runtime.disk.folder),
+        has_vision=runtime.media is not None and runtime.media.projector.has_vision,
+        has_audio=runtime.media is not None and runtime.media.projector.has_audio,
+        audio_sample_rate=runtime.media.projector.audio_sample_rate if runtime.media else 0,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the engine's parts share about the memory of a loaded model."""
+"""What the parts of the engine share of a loaded model: its context and its caches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from milepost.libllama.state import StateIO
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """A context, what it can do, and the cache behind it."""
+class ModelRuntime:
+    """A loaded model at work: its context, what that can do, and the cache beside it."""
 
     context: Context
     states: StateIO

@@ -9,7 +9,7 @@ from __future__ import annotations
 from milepost.cache.match import Match
 from milepost.cache.placement import Boundary, PlacementLimits, PlacementRequest, plan_prefill
 from milepost.config import EngineSettings
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.sequence import Request
 
 
@@ -22,12 +22,14 @@ def placement_limits(settings: EngineSettings) -> PlacementLimits:
     )
 
 
-def plan_request(request: Request, memory: Memory, limits: PlacementLimits, match: Match) -> None:
+def plan_request(
+    request: Request, runtime: ModelRuntime, limits: PlacementLimits, match: Match
+) -> None:
     """Fill in the cuts and checkpoints of a request that has its slot."""
-    traits, context, message = memory.traits, memory.context, request.message
+    traits, context, message = runtime.traits, runtime.context, request.message
     edges = {pos for span in request.spans for pos in (span.start, span.end)}
     request.cuts = sorted(edges)  # a media is computed in a batch of its own
-    if not (traits.has_states and traits.can_restore and memory.cache.limits.budget_bytes > 0):
+    if not (traits.has_states and traits.can_restore and runtime.cache.limits.budget_bytes > 0):
         return  # nothing could be kept at a cut
     plan = plan_prefill(
         PlacementRequest(

@@ -30,7 +30,7 @@ from milepost.engine.media.keys import (
     holds_up_to,
     is_inside,
 )
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.residency import ResidencyRates, should_leave
 from milepost.engine.sequence import Request
 from milepost.engine.slots import Slot, SlotTable, choose_target
@@ -82,17 +82,17 @@ class Restorer:
 
     def __init__(
         self,
-        memory: Memory,
+        runtime: ModelRuntime,
         slots: SlotTable,
         statistics: Statistics,
         clock: Callable[[], float],
     ) -> None:
-        self._context = memory.context
-        self._states = memory.states
-        self._traits = memory.traits
-        self._cache = memory.cache
-        self._disk = memory.disk
-        self._prompt_logits = memory.prompt_logits
+        self._context = runtime.context
+        self._states = runtime.states
+        self._traits = runtime.traits
+        self._cache = runtime.cache
+        self._disk = runtime.disk
+        self._prompt_logits = runtime.prompt_logits
         self._slots = slots
         self._statistics = statistics
         self._clock = clock

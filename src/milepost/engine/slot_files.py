@@ -14,7 +14,7 @@ import numpy as np
 from milepost.cache.disk.slot_file import read_slot_file, write_slot_file
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.media.keys import holds_up_to
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.persistence import Persister
 from milepost.engine.slots import Slot, SlotTable
 from milepost.errors import (
@@ -32,13 +32,13 @@ class SlotFiles:
 
     def __init__(
         self,
-        memory: Memory,
+        runtime: ModelRuntime,
         slots: SlotTable,
         keepers: tuple[Checkpointer, Persister],
         make_fingerprint: Callable[[], bytes],
         clock: Callable[[], float],
     ) -> None:
-        self._memory = memory
+        self._runtime = runtime
         self._slots = slots
         self._checkpointer, self._persister = keepers
         self._make_fingerprint = make_fingerprint
@@ -85,7 +85,7 @@ class SlotFiles:
             num_tokens = slot.num_tokens
             self._slots.clear(slot)
             return num_tokens, 0
-        if not self._memory.traits.can_restore:
+        if not self._runtime.traits.can_restore:
             raise NotSupported("the states of this model cannot be saved")
         if message.action == "save":
             return self._save(slot, Path(message.path))
@@ -94,7 +94,7 @@ class SlotFiles:
     def _save(self, slot: Slot, path: Path) -> tuple[int, int]:
         if slot.num_tokens == 0:
             raise InvalidRequest(f"slot {slot.slot_id} holds nothing that could be saved")
-        payload = self._memory.states.read(slot.seq_id)
+        payload = self._runtime.states.read(slot.seq_id)
         key = self._make_fingerprint()
         return slot.num_tokens, write_slot_file(path, slot.held, payload.data, key, time.time())
 
@@ -121,8 +121,8 @@ class SlotFiles:
         while slots.num_free_cells < len(tokens) and slots.evict_idle():
             pass
         try:
-            self._memory.states.write(spare_id, payload)
-            if not holds_up_to(tokens, self._memory.context.pos_max(spare_id)):
+            self._runtime.states.write(spare_id, payload)
+            if not holds_up_to(tokens, self._runtime.context.pos_max(spare_id)):
                 raise StateRefused("it does not hold the tokens that it names")
         except StateRefused as error:
             slots.clear_sequence(spare_id)

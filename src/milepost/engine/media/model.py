@@ -12,7 +12,7 @@ from milepost.cache.disk.fingerprint import identify_file
 from milepost.config import EngineSettings
 from milepost.engine.media.layouts import MediaModel
 from milepost.engine.media.worker import MediaWorker
-from milepost.engine.model_runtime import Memory
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.threads import count_physical_cores
 from milepost.errors import ConfigurationError
 from milepost.libllama import Model
@@ -68,19 +68,19 @@ def choose_probed(projector: Projector, num_ubatch_tokens: int) -> MediaPiece | 
 
 
 def make_media(
-    projector: Projector, settings: EngineSettings, memory: Memory, wake: Callable[[], None]
+    projector: Projector, settings: EngineSettings, runtime: ModelRuntime, wake: Callable[[], None]
 ) -> MediaModel:
     """Start the thread that encodes; `wake` is called on it after each media."""
     budget_bytes = settings.media_cache << 20
     files = None
-    if memory.disk is not None and budget_bytes > 0:
-        files = EmbeddingFiles(memory.disk.folder / MEDIA_FOLDER, budget_bytes)
+    if runtime.disk is not None and budget_bytes > 0:
+        files = EmbeddingFiles(runtime.disk.folder / MEDIA_FOLDER, budget_bytes)
     return MediaModel(
         projector=projector,
         worker=MediaWorker(projector.encode, files, wake),
-        identity=identify_projector(settings, memory.context.model.library.name),
+        identity=identify_projector(settings, runtime.context.model.library.name),
         budget_bytes=budget_bytes,
-        num_ubatch_tokens=memory.context.num_ubatch_tokens,
+        num_ubatch_tokens=runtime.context.num_ubatch_tokens,
     )
 
 
