@@ -16,7 +16,6 @@ import numpy as np
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.config import EngineSettings
 from milepost.engine.admission import Admission
-from milepost.engine.batches import Batches, batch_limits
 from milepost.engine.cache_control import CacheControl
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.connection import Connection
@@ -24,17 +23,18 @@ from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.decoding import Decoder, cancelled_message
 from milepost.engine.disk import make_fingerprint
 from milepost.engine.media.feed import MediaFeed
+from milepost.engine.model_runner import ModelRunner, batch_limits
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.persistence import Persister, parse_sync
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
-from milepost.engine.scheduler import Share
 from milepost.engine.sequence import Choice, Request, parse_tokens
 from milepost.engine.slot_files import SlotFiles
 from milepost.engine.slots import Slot, SlotTable
 from milepost.engine.statistics import Statistics
 from milepost.engine.status import describe_status
+from milepost.engine.step_plan import Share
 from milepost.errors import (
     ContextExceeded,
     ContextFull,
@@ -92,7 +92,7 @@ class Loop:
             runtime.disk, parse_sync(settings.cache_disk_sync), runtime.prompt_logits, clock
         )
         self._limits = batch_limits(context, runtime.traits)
-        self._batches = Batches(context, self._slots, self._limits)
+        self._runner = ModelRunner(context, self._slots, self._limits)
         reporter = Reporter(context.model.vocab)
         self._decoder = Decoder(context, reporter, connection.send, clock)
         self._media = MediaFeed(runtime.media, connection.send)
@@ -130,7 +130,7 @@ class Loop:
         is_idle = not self._running and not self._admission.waiting
         self._persister.work(is_idle=is_idle)
         timeout_s = self._persister.wait_s() if is_idle else None
-        wait = is_idle or self._batches.waits_for_media
+        wait = is_idle or self._runner.waits_for_media
         for message in self._connection.receive(wait=wait, timeout_s=timeout_s):
             self._take(message)
         for request in self._media.release():
@@ -140,7 +140,7 @@ class Loop:
         self._admit()
         self._serve_media()
         self._connection.flush()  # answers must not wait for a batch that may take seconds
-        plan = self._batches.plan(self._running, self._statistics.prefill_tokens_per_s)
+        plan = self._runner.plan(self._running, self._statistics.prefill_tokens_per_s)
         if not plan.shares or self._compute(plan.shares):
             self._advance(plan.shares)
             if plan.media is not None and self._compute_media(plan.media):
@@ -224,7 +224,7 @@ class Loop:
 
     def _serve_media(self) -> None:
         """Get on with the media that running requests need; end those that cannot have them."""
-        for request, error in self._media.serve(self._batches.find_needs(self._running)):
+        for request, error in self._media.serve(self._runner.find_needs(self._running)):
             self._fail_request(request, error)
 
     def _answer_known(self, request: Request, logits: np.ndarray) -> None:
@@ -238,15 +238,15 @@ class Loop:
 
     def _compute(self, shares: list[Share]) -> bool:
         """Compute a batch; False when it was not computed and the next step must plan anew."""
-        owner = self._choice_of(shares[0]) if self._batches.is_abortable(shares) else None
-        return self._carry_out(shares, lambda: self._batches.decode(shares, self._running), owner)
+        owner = self._choice_of(shares[0]) if self._runner.is_abortable(shares) else None
+        return self._carry_out(shares, lambda: self._runner.decode(shares, self._running), owner)
 
     def _compute_media(self, share: Share) -> bool:
         """Compute a part of a media; False as in `_compute`."""
         choice = self._choice_of(share)
-        if not self._batches.has_media(share, choice):  # the next step asks for it again
+        if not self._runner.has_media(share, choice):  # the next step asks for it again
             return False
-        return self._carry_out([share], lambda: self._batches.decode_media(share, choice), None)
+        return self._carry_out([share], lambda: self._runner.decode_media(share, choice), None)
 
     def _carry_out(
         self, shares: list[Share], decode: Callable[[], None], owner: Choice | None
@@ -328,7 +328,7 @@ class Loop:
 
     def _advance_media(self, share: Share) -> None:
         """Do the same for a media when its last part was computed."""
-        if whole := self._batches.note_media(share, self._choice_of(share)):
+        if whole := self._runner.note_media(share, self._choice_of(share)):
             self._advance_one(whole, share.num_tokens - 1)
 
     def _advance_one(self, share: Share, row: int) -> None:
@@ -337,7 +337,7 @@ class Loop:
         end = slot.num_tokens + share.num_tokens
         choice.request.note_computed(slot.num_tokens, end)
         self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
-        self._batches.forget_media(choice.request)
+        self._runner.forget_media(choice.request)
         if choice.request.is_prefilling:
             self._note_progress(choice.request, slot)
         if end < choice.num_tokens:

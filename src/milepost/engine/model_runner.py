@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.memory_probe import MemoryTraits
-from milepost.engine.scheduler import BatchLimits, MediaWork, Share, StepPlan, Work, plan_step
 from milepost.engine.sequence import Choice, Request
 from milepost.engine.slots import SlotTable
+from milepost.engine.step_plan import BatchLimits, MediaWork, Share, StepPlan, Work, plan_step
 from milepost.libllama import Batch, Context
 from milepost.libllama.media_batch import MediaBatch
 
 
-class Batches:
+class ModelRunner:
     """Plans and computes one step at a time."""
 
     def __init__(self, context: Context, slots: SlotTable, limits: BatchLimits) -> None:

@@ -1,4 +1,4 @@
-"""Batches keep to their limits, never leave out a stream, and let the oldest prompt go on."""
+"""ModelRunner keep to their limits, never leave out a stream, and let the oldest prompt go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from milepost.engine.scheduler import (
+from milepost.engine.step_plan import (
     MAX_STALL_S,
     MIN_CHUNK_TOKENS,
     BatchLimits,
