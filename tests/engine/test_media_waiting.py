@@ -282,7 +282,7 @@ def test_a_choice_that_lost_its_cells_computes_the_image_again(
             lost = engine.loop._running[-1]
             assert lost.request.request_id == number
             engine.loop._make_room()
-            assert (lost.state, engine.loop._slots[lost.slot_id].num_tokens) == ("paused", 0)
+            assert (lost.state, engine.loop._slots[lost.slot_id].num_tokens) == ("preempted", 0)
             engine.cancel(other)
 
             engine.wait(number)

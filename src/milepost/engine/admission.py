@@ -23,7 +23,7 @@ from milepost.engine.prefill_plan import plan_request
 from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.restoring import Restorer
 from milepost.engine.sampling import Sampler, seed_of_choice
-from milepost.engine.sequence import Choice, Request
+from milepost.engine.sequence import Request, Sequence
 from milepost.engine.slots import SlotTable
 from milepost.engine.stop_strings import StopMatcher
 from milepost.errors import ContextExceeded, InvalidRequest, MilepostError
@@ -35,7 +35,7 @@ MIN_JOIN_TOKENS = 128
 
 
 class Admission:
-    """Owns the waiting requests, and turns them into choices."""
+    """Owns the waiting requests, and turns them into sequences."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Admission:
                 return request
         return None
 
-    def admit(self, running: list[Choice]) -> Iterator[tuple[Request, MilepostError | None]]:
+    def admit(self, running: list[Sequence]) -> Iterator[tuple[Request, MilepostError | None]]:
         """Begin as many requests as there are slots for; yield each, and why it cannot begin.
 
-        The caller adds the choices of each to `running` before it goes on.
+        The caller adds the sequences of each to `running` before it goes on.
         """
         for request in list(self.waiting):
             if self._slots.num_idle < request.message.num_choices:
@@ -105,7 +105,7 @@ class Admission:
             self._begin(request, samplers)
             yield request, None
 
-    def _waits_for_prefix(self, request: Request, running: list[Choice]) -> bool:
+    def _waits_for_prefix(self, request: Request, running: list[Sequence]) -> bool:
         """Return whether a running prefill will soon hold much of this prompt.
 
         Where a state can only be kept on the way, that prefill is told to keep one.
@@ -114,19 +114,19 @@ class Admission:
         if not computing:
             return False
         available = self._restorer.best_pos(request.prompt)
-        for choice in computing:
-            shared = shared_length(choice.request.prompt, request.prompt[:-1])
+        for sequence in computing:
+            shared = shared_length(sequence.request.prompt, request.prompt[:-1])
             shared = floor_to_piece(request.prompt, shared)
-            reached = self._slots[choice.slot_id].num_tokens
+            reached = self._slots[sequence.slot_id].num_tokens
             if shared - max(available, reached) < MIN_JOIN_TOKENS:
                 continue
             if self._runtime.traits.has_states:
-                choice.request.add_checkpoint(shared, "divergence")
+                sequence.request.add_checkpoint(shared, "divergence")
             return True
         return False
 
     def _make_samplers(self, request: Request) -> list[Sampler]:
-        """Make those of all choices; an error leaves none open."""
+        """Make those of all sequences; an error leaves none open."""
         samplers: list[Sampler] = []
         with contextlib.ExitStack() as stack:
             for index in range(request.message.num_choices):
@@ -148,7 +148,7 @@ class Admission:
             raise
 
     def _begin(self, request: Request, samplers: list[Sampler]) -> None:
-        """Take the slots of a request; its first choice computes the prompt for all."""
+        """Take the slots of a request; its first sequence computes the prompt for all."""
         message = request.message
         request.prefill_started_s = self._clock()
         start = self._restorer.start(request.prompt, reuse=message.cache_prompt)
@@ -160,8 +160,8 @@ class Admission:
         limit = message.reasoning
         for index, sampler in enumerate(samplers):
             slot = start.slot if index == 0 else self._restorer.start_empty()
-            request.choices.append(
-                Choice(
+            request.sequences.append(
+                Sequence(
                     request=request,
                     index=index,
                     slot_id=slot.slot_id,

@@ -1,7 +1,7 @@
 """Write what a slot holds into the prefix cache.
 
 Everything that is computed is written at once, at the places that the plan names and when a
-choice ends. What has been written costs nothing to drop from the context, and only what is new
+sequence ends. What has been written costs nothing to drop from the context, and only what is new
 since the last time is copied.
 """
 

@@ -1,4 +1,4 @@
-"""What a choice may sample next: a grammar in llama.cpp's format, or one for llguidance.
+"""What a sequence may sample next: a grammar in llama.cpp's format, or one for llguidance.
 
 Used by `sampling`: it samples freely first and asks a constraint about that one token, and for all
 allowed tokens only when that one is refused, which costs a hundred times as much.
@@ -120,7 +120,7 @@ class MatcherConstraint:
 
 
 class ConstraintMaker:
-    """Makes the constraints of choices; owns llguidance's table of the vocabulary.
+    """Makes the constraints of sequences; owns llguidance's table of the vocabulary.
 
     Making the table takes up to a second with a large vocabulary, so a thread does it while the
     model is loaded (`prepare`); without that the first constraint does.
@@ -143,7 +143,7 @@ class ConstraintMaker:
             self._table.exception()
 
     def make(self, message: Generate) -> Constraint | None:
-        """Return the constraint of a choice, None when there is none.
+        """Return the constraint of a sequence, None when there is none.
 
         Raises InvalidRequest when the grammar cannot be parsed, NotSupported when the vocabulary
         is one that llguidance cannot use.

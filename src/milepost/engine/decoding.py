@@ -1,6 +1,6 @@
 """What happens to a sampled token: text, stop conditions, and the messages that carry both.
 
-Called by the loop for each choice whose next logits are ready. Decides whether the choice goes on.
+Called for each sequence whose next logits are ready. Decides whether the sequence goes on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from milepost.engine.reporting import Reporter
 from milepost.engine.sampling import NO_TOKEN, token_logprob
-from milepost.engine.sequence import Choice, Request
+from milepost.engine.sequence import Request, Sequence
 from milepost.libllama import Context
 from milepost.protocol.messages import CacheReport, Delta, Finished, FinishReason, Message, Timings
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Decoder:
-    """Samples the next token of a choice and sends what it means."""
+    """Samples the next token of a sequence and sends what it means."""
 
     def __init__(
         self,
@@ -35,102 +35,106 @@ class Decoder:
         self._send = send
         self._clock = clock
 
-    def step(self, choice: Choice, row: int) -> FinishReason | None:
-        """Sample from a row of the last batch; return why the choice is finished, if it is.
+    def step(self, sequence: Sequence, row: int) -> FinishReason | None:
+        """Sample from a row of the last batch; return why the sequence is finished, if it is.
 
         Sends a Delta when there is text; the caller sends the Finished.
         """
-        if choice.request.message.max_tokens == 0:
+        if sequence.request.message.max_tokens == 0:
             return "limit"
-        token = self._choose(choice, lambda: choice.sampler.sample(row))
-        return self._take(choice, token, row)
+        token = self._choose(sequence, lambda: sequence.sampler.sample(row))
+        return self._take(sequence, token, row)
 
-    def step_from(self, choice: Choice, logits: np.ndarray) -> FinishReason | None:
+    def step_from(self, sequence: Sequence, logits: np.ndarray) -> FinishReason | None:
         """Do the same with logits that were kept, float32 of shape (num_vocab,)."""
-        if choice.request.message.max_tokens == 0:
+        if sequence.request.message.max_tokens == 0:
             return "limit"
-        token = self._choose(choice, lambda: choice.sampler.sample_from(logits))
-        return self._take(choice, token, logits)
+        token = self._choose(sequence, lambda: sequence.sampler.sample_from(logits))
+        return self._take(sequence, token, logits)
 
-    def finish(self, choice: Choice, reason: FinishReason) -> None:
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """Send the rest of the text, and the Finished."""
-        rest = choice.stop.flush()
+        rest = sequence.stop.flush()
         # Tokens that only spelled a stop string are as unsent as their text.
-        if rest or (choice.unsent_tokens and reason != "stop_string"):
-            self._send_delta(choice, rest)
-        report = self._reporter.report(choice.request) if choice.index == 0 else None
-        self._send(finished_message(choice, reason, self._clock(), report))
+        if rest or (sequence.unsent_tokens and reason != "stop_string"):
+            self._send_delta(sequence, rest)
+        report = self._reporter.report(sequence.request) if sequence.index == 0 else None
+        self._send(finished_message(sequence, reason, self._clock(), report))
 
-    def _choose(self, choice: Choice, sample: Callable[[], int]) -> int:
+    def _choose(self, sequence: Sequence, sample: Callable[[], int]) -> int:
         """Return the next token: a sampled one, unless the reasoning must end."""
-        budget = choice.budget
-        if budget is None or choice.detokenizer.is_inside_character:
+        budget = sequence.budget
+        if budget is None or sequence.detokenizer.is_inside_character:
             return sample()
         token = budget.next_forced()
         if token is None:
             return sample()
-        if not choice.sampler.force(token):
+        if not sequence.sampler.force(token):
             budget.give_up()
             return sample()
         budget.note_forced()
         return token
 
-    def _take(self, choice: Choice, token: int, logits: int | np.ndarray) -> FinishReason | None:
+    def _take(
+        self, sequence: Sequence, token: int, logits: int | np.ndarray
+    ) -> FinishReason | None:
         """Add a sampled token; `logits` are a row of the last batch, or the values themselves."""
-        if choice.num_decoded == 0:
-            choice.decode_started_s = self._clock()
-        choice.num_decoded += 1
-        if token == NO_TOKEN and choice.sampler.failure:
-            logger.warning("a constraint ends an answer: %s", choice.sampler.failure)
+        if sequence.num_decoded == 0:
+            sequence.decode_started_s = self._clock()
+        sequence.num_decoded += 1
+        if token == NO_TOKEN and sequence.sampler.failure:
+            logger.warning("a constraint ends an answer: %s", sequence.sampler.failure)
             return "limit"  # what was said so far is no whole answer
         if token == NO_TOKEN or token in self._vocab.eog_tokens:
             return "eos"
-        choice.append(token)
-        self._note_token(choice, token, logits)
-        message = choice.request.message
+        sequence.append(token)
+        self._note_token(sequence, token, logits)
+        message = sequence.request.message
         is_shown = message.special or token in message.shown_tokens
         piece = self._vocab.piece(token, special=is_shown)
-        text = choice.stop.feed(choice.detokenizer.feed(piece))
-        if choice.budget is not None:
-            choice.budget.note(self._vocab.piece(token))
+        text = sequence.stop.feed(sequence.detokenizer.feed(piece))
+        if sequence.budget is not None:
+            sequence.budget.note(self._vocab.piece(token))
         if text:
-            self._send_delta(choice, text)
-        return self._finish_reason(choice)
+            self._send_delta(sequence, text)
+        return self._finish_reason(sequence)
 
-    def _note_token(self, choice: Choice, token: int, logits: int | np.ndarray) -> None:
-        choice.unsent_tokens.append(token)
-        num_top = choice.request.message.num_logprobs
+    def _note_token(self, sequence: Sequence, token: int, logits: int | np.ndarray) -> None:
+        sequence.unsent_tokens.append(token)
+        num_top = sequence.request.message.num_logprobs
         if num_top >= 0:
             if isinstance(logits, int):
                 logits = self._context.logits(logits)
-            choice.unsent_logprobs.append(token_logprob(logits, token, num_top, self._vocab.piece))
+            sequence.unsent_logprobs.append(
+                token_logprob(logits, token, num_top, self._vocab.piece)
+            )
 
-    def _finish_reason(self, choice: Choice) -> FinishReason | None:
-        max_tokens = choice.request.message.max_tokens
-        if choice.stop.found:
+    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
+        max_tokens = sequence.request.message.max_tokens
+        if sequence.stop.found:
             return "stop_string"
-        if 0 <= max_tokens <= choice.num_decoded:
+        if 0 <= max_tokens <= sequence.num_decoded:
             return "limit"
-        if choice.num_tokens > self._context.num_context_tokens:
+        if sequence.num_tokens > self._context.num_context_tokens:
             return "context_full"  # the token just sampled has no cell to go to
         return None
 
-    def _send_delta(self, choice: Choice, text: str) -> None:
+    def _send_delta(self, sequence: Sequence, text: str) -> None:
         self._send(
             Delta(
-                request_id=choice.request.request_id,
-                choice=choice.index,
+                request_id=sequence.request.request_id,
+                choice=sequence.index,
                 text=text,
-                tokens=tuple(choice.unsent_tokens),
-                logprobs=tuple(choice.unsent_logprobs),
+                tokens=tuple(sequence.unsent_tokens),
+                logprobs=tuple(sequence.unsent_logprobs),
             )
         )
-        choice.unsent_tokens.clear()
-        choice.unsent_logprobs.clear()
+        sequence.unsent_tokens.clear()
+        sequence.unsent_logprobs.clear()
 
 
 def cancelled_message(request: Request, index: int) -> Finished:
-    """Return the only message of a choice that was cancelled before it had a slot."""
+    """Return the only message of a sequence that was cancelled before it had a slot."""
     return Finished(
         request_id=request.request_id,
         choice=index,
@@ -141,24 +145,24 @@ def cancelled_message(request: Request, index: int) -> Finished:
 
 
 def finished_message(
-    choice: Choice, reason: FinishReason, now_s: float, report: CacheReport | None
+    sequence: Sequence, reason: FinishReason, now_s: float, report: CacheReport | None
 ) -> Finished:
-    """Return the last message of a choice."""
-    request = choice.request
+    """Return the last message of a sequence."""
+    request = sequence.request
     prefill_end_s = request.prefill_ended_s or now_s
     prefill_ms = 1000 * (prefill_end_s - request.prefill_started_s)
-    decode_ms = 1000 * (now_s - choice.decode_started_s) if choice.num_decoded else 0.0
+    decode_ms = 1000 * (now_s - sequence.decode_started_s) if sequence.num_decoded else 0.0
     return Finished(
         request_id=request.request_id,
-        choice=choice.index,
+        choice=sequence.index,
         reason=reason,
-        stop_string=choice.stop.found,
+        stop_string=sequence.stop.found,
         num_prompt_tokens=len(request.prompt),
         timings=Timings(
             cache_n=request.num_cached,
             prompt_n=len(request.prompt) - request.num_cached,
             prompt_ms=prefill_ms,
-            predicted_n=choice.num_decoded,
+            predicted_n=sequence.num_decoded,
             predicted_ms=decode_ms,
         ),
         cache=report,

@@ -6,7 +6,7 @@ import codecs
 
 
 class Detokenizer:
-    """Decodes the bytes of one choice; an incomplete character waits for its other bytes.
+    """Decodes the bytes of one sequence; an incomplete character waits for its other bytes.
 
     Bytes that can never become a character turn into U+FFFD. A character that is still incomplete
     at the end of the generation is dropped, as llama-server does.

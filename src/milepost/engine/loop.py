@@ -1,8 +1,8 @@
 """The engine's loop: take messages, give requests slots, compute one batch, sample, send.
 
 The only code that touches the llama context after it was loaded, on one thread. Continuous
-batching: each step holds one token of every decoding choice and chunks of the prompts that are
-still being computed. When cells run out, idle slots are cleared, then the youngest choice is
+batching: each step holds one token of every decoding sequence and chunks of the prompts that are
+still being computed. When cells run out, idle slots are cleared, then the youngest sequence is
 paused and goes on later; a running request never fails for lack of cells.
 """
 
@@ -29,12 +29,12 @@ from milepost.engine.persistence import Persister, parse_sync
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
-from milepost.engine.sequence import Choice, Request, parse_tokens
+from milepost.engine.sequence import Request, Sequence, parse_tokens
 from milepost.engine.slot_files import SlotFiles
 from milepost.engine.slots import Slot, SlotTable
 from milepost.engine.statistics import Statistics
 from milepost.engine.status import describe_status
-from milepost.engine.step_plan import Share
+from milepost.engine.step_plan import ScheduledTokens
 from milepost.errors import (
     ContextExceeded,
     ContextFull,
@@ -112,7 +112,7 @@ class Loop:
             lambda: make_fingerprint(settings, context.model.library.name, runtime.traits).key,
             clock,
         )
-        self._running: list[Choice] = []  # by age, oldest first; paused and forking ones included
+        self._running: list[Sequence] = []  # by age, oldest first; paused and forking ones included
         self._stopping = False
 
     def run(self) -> None:
@@ -141,8 +141,8 @@ class Loop:
         self._serve_media()
         self._connection.flush()  # answers must not wait for a batch that may take seconds
         plan = self._runner.plan(self._running, self._statistics.prefill_tokens_per_s)
-        if not plan.shares or self._compute(plan.shares):
-            self._advance(plan.shares)
+        if not plan.scheduled or self._compute(plan.scheduled):
+            self._advance(plan.scheduled)
             if plan.media is not None and self._compute_media(plan.media):
                 self._advance_media(plan.media)
         self._connection.flush()
@@ -193,8 +193,8 @@ class Loop:
         if request is not None:
             for index in range(request.message.num_choices):
                 self._connection.send(cancelled_message(request, index))
-        for choice in [c for c in self._running if c.request.request_id == request_id]:
-            self._finish(choice, "cancelled")
+        for sequence in [c for c in self._running if c.request.request_id == request_id]:
+            self._finish(sequence, "cancelled")
 
     def _fail(self, request_id: int, error: MilepostError) -> None:
         num = error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
@@ -209,14 +209,14 @@ class Loop:
         )
 
     def _admit(self) -> None:
-        """Begin waiting requests; paused choices come first."""
-        if any(choice.state == "paused" for choice in self._running):
+        """Begin waiting requests; paused sequences come first."""
+        if any(sequence.state == "preempted" for sequence in self._running):
             return
         for request, error in self._admission.admit(self._running):
             if error is not None:
                 self._fail(request.request_id, error)
                 continue
-            self._running += request.choices
+            self._running += request.sequences
             self._statistics.num_cached_tokens += request.num_cached
             self._send_progress(request)
             if request.known_logits is not None:
@@ -229,27 +229,29 @@ class Loop:
 
     def _answer_known(self, request: Request, logits: np.ndarray) -> None:
         """Go on where nothing of a prompt has to be computed."""
-        for choice in self._end_prefill(request.choices[0]):
-            reason = self._decoder.step_from(choice, logits)
+        for sequence in self._end_prefill(request.sequences[0]):
+            reason = self._decoder.step_from(sequence, logits)
             if reason is not None:
-                self._finish(choice, reason)
+                self._finish(sequence, reason)
 
     # --- the batch -----------------------------------------------------------------------
 
-    def _compute(self, shares: list[Share]) -> bool:
+    def _compute(self, scheduled: list[ScheduledTokens]) -> bool:
         """Compute a batch; False when it was not computed and the next step must plan anew."""
-        owner = self._choice_of(shares[0]) if self._runner.is_abortable(shares) else None
-        return self._carry_out(shares, lambda: self._runner.decode(shares, self._running), owner)
+        owner = self._sequence_of(scheduled[0]) if self._runner.is_abortable(scheduled) else None
+        return self._carry_out(
+            scheduled, lambda: self._runner.decode(scheduled, self._running), owner
+        )
 
-    def _compute_media(self, share: Share) -> bool:
+    def _compute_media(self, entry: ScheduledTokens) -> bool:
         """Compute a part of a media; False as in `_compute`."""
-        choice = self._choice_of(share)
-        if not self._runner.has_media(share, choice):  # the next step asks for it again
+        sequence = self._sequence_of(entry)
+        if not self._runner.has_media(entry, sequence):  # the next step asks for it again
             return False
-        return self._carry_out([share], lambda: self._runner.decode_media(share, choice), None)
+        return self._carry_out([entry], lambda: self._runner.decode_media(entry, sequence), None)
 
     def _carry_out(
-        self, shares: list[Share], decode: Callable[[], None], owner: Choice | None
+        self, scheduled: list[ScheduledTokens], decode: Callable[[], None], owner: Sequence | None
     ) -> bool:
         """Decode; `owner` may abort it."""
         started_s = self._clock()
@@ -261,92 +263,94 @@ class Loop:
             self._make_room()
             return False
         except DecodeAborted:
-            self._keep_aborted(shares)
+            self._keep_aborted(scheduled)
             return False
         except NativeCallFailed as error:
-            self._fail_batch(shares, error)
+            self._fail_batch(scheduled, error)
             return False
         finally:
             if owner is not None:
                 self._connection.forbid_abort()
-        num_decoding = sum(share.is_decoding for share in shares)
-        num_prefill = sum(share.num_tokens for share in shares) - num_decoding
+        num_decoding = sum(entry.is_decoding for entry in scheduled)
+        num_prefill = sum(entry.num_tokens for entry in scheduled) - num_decoding
         self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
         return True
 
     def _make_room(self) -> None:
-        """Free cells: of an idle slot, or else of the youngest choice, which is paused.
+        """Free cells: of an idle slot, or else of the youngest sequence, which is paused.
 
         The youngest one waits even when it holds nothing: it is its prompt that does not fit, and
         an older one must not be stopped for it.
         """
         if self._slots.evict_idle():
             return
-        *others, youngest = [choice for choice in self._running if choice.state == "running"]
+        *others, youngest = [sequence for sequence in self._running if sequence.state == "running"]
         if others:
             slot = self._slots[youngest.slot_id]
             self._slots.settle(slot)
             self._checkpointer.save(slot, "chunk")
             self._slots.clear(slot)
-            youngest.state = "paused"
+            youngest.state = "preempted"
             return
-        siblings = [c for c in youngest.request.choices if c.state == "forking"]
-        for choice in (youngest, *siblings):
-            self._finish(choice, "context_full")
+        siblings = [c for c in youngest.request.sequences if c.state == "forking"]
+        for sequence in (youngest, *siblings):
+            self._finish(sequence, "context_full")
 
-    def _keep_aborted(self, shares: list[Share]) -> None:
+    def _keep_aborted(self, scheduled: list[ScheduledTokens]) -> None:
         """Bring the slot of an aborted prefill in line with what the context still holds."""
-        for share in shares:
-            slot, choice = self._slots[share.slot_id], self._choice_of(share)
+        for entry in scheduled:
+            slot, sequence = self._slots[entry.slot_id], self._sequence_of(entry)
             num_kept = max(self._context.pos_max(slot.seq_id) + 1 - slot.num_positions, 0)
             end = slot.num_tokens + num_kept  # of text; the last position of an image is its first
             self._statistics.num_prefilled_tokens += end - slot.num_tokens
-            choice.request.note_computed(slot.num_tokens, end)
-            self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
+            sequence.request.note_computed(slot.num_tokens, end)
+            self._slots.extend(slot, sequence.tokens[slot.num_tokens : end])
 
-    def _fail_batch(self, shares: list[Share], error: MilepostError) -> None:
+    def _fail_batch(self, scheduled: list[ScheduledTokens], error: MilepostError) -> None:
         logger.error("a batch failed: %s", error)
-        for share in shares:
-            self._slots.clear(self._slots[share.slot_id])
-        for request in {id(c.request): c.request for c in map(self._choice_of, shares)}.values():
+        for entry in scheduled:
+            self._slots.clear(self._slots[entry.slot_id])
+        for request in {
+            id(c.request): c.request for c in map(self._sequence_of, scheduled)
+        }.values():
             self._fail_request(request, error)
 
     def _fail_request(self, request: Request, error: MilepostError) -> None:
         """End a request that has begun."""
         self._fail(request.request_id, error)
-        for choice in list(request.choices):
-            self._end(choice)
+        for sequence in list(request.sequences):
+            self._end(sequence)
 
     # --- after the batch -----------------------------------------------------------------
 
-    def _advance(self, shares: list[Share]) -> None:
-        """Note what the batch computed, keep states, and sample where a choice is complete."""
+    def _advance(self, scheduled: list[ScheduledTokens]) -> None:
+        """Note what the batch computed, keep states, and sample where a sequence is complete."""
         row = -1
-        for share in shares:
-            row += share.num_tokens
-            self._advance_one(share, row)
+        for entry in scheduled:
+            row += entry.num_tokens
+            self._advance_one(entry, row)
 
-    def _advance_media(self, share: Share) -> None:
+    def _advance_media(self, entry: ScheduledTokens) -> None:
         """Do the same for a media when its last part was computed."""
-        if whole := self._runner.note_media(share, self._choice_of(share)):
-            self._advance_one(whole, share.num_tokens - 1)
+        if whole := self._runner.note_media(entry, self._sequence_of(entry)):
+            self._advance_one(whole, entry.num_tokens - 1)
 
-    def _advance_one(self, share: Share, row: int) -> None:
-        """Do it for one share, whose last token has this row in the batch."""
-        slot, choice = self._slots[share.slot_id], self._choice_of(share)
-        end = slot.num_tokens + share.num_tokens
-        choice.request.note_computed(slot.num_tokens, end)
-        self._slots.extend(slot, choice.tokens[slot.num_tokens : end])
-        self._runner.forget_media(choice.request)
-        if choice.request.is_prefilling:
-            self._note_progress(choice.request, slot)
-        if end < choice.num_tokens:
+    def _advance_one(self, entry: ScheduledTokens, row: int) -> None:
+        """Do it for one entry, whose last token has this row in the batch."""
+        slot, sequence = self._slots[entry.slot_id], self._sequence_of(entry)
+        end = slot.num_tokens + entry.num_tokens
+        sequence.request.note_computed(slot.num_tokens, end)
+        self._slots.extend(slot, sequence.tokens[slot.num_tokens : end])
+        self._runner.forget_media(sequence.request)
+        if sequence.request.is_prefilling:
+            self._note_progress(sequence.request, slot)
+        if end < sequence.num_tokens:
             return
-        ready_choices = [choice]
-        if choice.request.is_prefilling:
-            self._prompt_logits.note(choice.request.prompt, self._context.logits(row))
-            ready_choices = self._end_prefill(choice)
-        for ready in ready_choices:
+        ready_sequences = [sequence]
+        if sequence.request.is_prefilling:
+            self._prompt_logits.note(sequence.request.prompt, self._context.logits(row))
+            ready_sequences = self._end_prefill(sequence)
+        for ready in ready_sequences:
             if reason := self._decoder.step(ready, row):
                 self._finish(ready, reason)
 
@@ -356,16 +360,16 @@ class Loop:
             request.num_checkpoints += self._checkpointer.save(slot, kind).num_checkpoints
         self._send_progress(request)
 
-    def _end_prefill(self, first: Choice) -> list[Choice]:
-        """Fork the other choices of a request from the first; return all of them."""
+    def _end_prefill(self, first: Sequence) -> list[Sequence]:
+        """Fork the other sequences of a request from the first; return all of them."""
         request = first.request
         request.prefill_ended_s = self._clock()
-        for choice in request.choices:
-            if choice.state == "forking":
-                source, target = self._slots[first.slot_id], self._slots[choice.slot_id]
+        for sequence in request.sequences:
+            if sequence.state == "forking":
+                source, target = self._slots[first.slot_id], self._slots[sequence.slot_id]
                 self._slots.fork(source, target, source.num_tokens)
-                choice.state = "running"
-        return [choice for choice in request.choices if choice.state == "running"]
+                sequence.state = "running"
+        return [sequence for sequence in request.sequences if sequence.state == "running"]
 
     def _send_progress(self, request: Request) -> None:
         if request.message.wants_progress:
@@ -374,39 +378,39 @@ class Loop:
                     request_id=request.request_id,
                     num_tokens=len(request.prompt),
                     num_cached=request.num_cached,
-                    num_processed=self._slots[request.choices[0].slot_id].num_tokens,
+                    num_processed=self._slots[request.sequences[0].slot_id].num_tokens,
                     elapsed_ms=1000 * (self._clock() - request.prefill_started_s),
                 )
             )
 
-    def _finish(self, choice: Choice, reason: FinishReason) -> None:
-        self._decoder.finish(choice, reason)
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._decoder.finish(sequence, reason)
         self._connection.flush()  # the client need not wait for the copy
         kind: CheckpointKind = "cancelled" if reason == "cancelled" else "reply_end"
-        slot = self._slots[choice.slot_id]
+        slot = self._slots[sequence.slot_id]
         held = slot.held.copy()  # states of it are kept, even where the slot itself is cleared
         self._slots.settle(slot)
         self._checkpointer.save(slot, kind)
-        self._persister.note(held, len(choice.request.prompt))
-        if choice.index == 0:
-            self._control.note_request(choice.request.request_id, held)
-        self._end(choice)
+        self._persister.note(held, len(sequence.request.prompt))
+        if sequence.index == 0:
+            self._control.note_request(sequence.request.request_id, held)
+        self._end(sequence)
 
-    def _end(self, choice: Choice) -> None:
-        """Take a choice out of the running ones; paused ones get their chance with its cells."""
-        if choice.state == "finished":
+    def _end(self, sequence: Sequence) -> None:
+        """Take a sequence out of the running ones; paused ones get their chance with its cells."""
+        if sequence.state == "finished":
             return
-        choice.state = "finished"
-        self._statistics.note_choice(choice.num_decoded)
-        self._running.remove(choice)
-        self._slots.release(self._slots[choice.slot_id])
-        choice.sampler.close()
-        if choice.request.is_finished:
-            choice.request.choices.clear()  # they refer to each other, and hold whole prompts
+        sequence.state = "finished"
+        self._statistics.note_sequence(sequence.num_decoded)
+        self._running.remove(sequence)
+        self._slots.release(self._slots[sequence.slot_id])
+        sequence.sampler.close()
+        if sequence.request.is_finished:
+            sequence.request.sequences.clear()  # they refer to each other, and hold whole prompts
         for other in self._running:
-            if other.state == "paused":
+            if other.state == "preempted":
                 other.state = "running"
                 self._restorer.refill(self._slots[other.slot_id], other.known_tokens)
 
-    def _choice_of(self, share: Share) -> Choice:
-        return next(choice for choice in self._running if choice.slot_id == share.slot_id)
+    def _sequence_of(self, entry: ScheduledTokens) -> Sequence:
+        return next(sequence for sequence in self._running if sequence.slot_id == entry.slot_id)

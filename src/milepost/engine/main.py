@@ -212,7 +212,7 @@ def make_context(model: Model, settings: EngineSettings, num_parked: int) -> Con
         ContextParams(
             num_context_tokens=settings.ctx_size or model.num_context_train_tokens,
             num_batch_tokens=batch,
-            # A token of each decoding choice must fit into one micro-batch (decision 0005).
+            # A token of each decoding sequence must fit into one micro-batch (decision 0005).
             num_ubatch_tokens=max(min(settings.ubatch_size, batch), settings.parallel),
             num_sequences=settings.parallel + num_parked + NUM_EXTRA_SEQUENCES,
             num_threads=threads,

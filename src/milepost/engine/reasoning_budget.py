@@ -1,7 +1,7 @@
 """Ends a reply's reasoning when it has used its tokens.
 
-Watches the sampled tokens of one choice for the markers around reasoning, and says which tokens are
-taken instead of sampled ones once the budget is used: those of a message and of the end marker.
+Watches the sampled tokens of one sequence for the markers around reasoning, and says which tokens
+are taken instead of sampled ones once the budget is used: those of a message and of the end marker.
 They are part of the reply like any other. Used by `decoding`.
 """
 
@@ -13,7 +13,7 @@ from milepost.protocol.messages import ReasoningLimit
 
 
 class ReasoningBudget:
-    """The budget of one choice."""
+    """The budget of one sequence."""
 
     def __init__(self, limit: ReasoningLimit) -> None:
         self._start = limit.start.encode()

@@ -32,7 +32,7 @@ class ResidencyRates:
 def should_leave(num_foreign_tokens: int, rates: ResidencyRates) -> bool:
     """Return whether an idle conversation should make way for the ones that run.
 
-    `num_foreign_tokens` are those of its cells that no running choice shares.
+    `num_foreign_tokens` are those of its cells that no running sequence shares.
     """
     num_bytes = num_foreign_tokens * rates.bytes_per_token
     slow_down_s = rates.expected_decode_tokens * num_bytes / READ_BYTES_PER_S

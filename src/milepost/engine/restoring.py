@@ -153,7 +153,7 @@ class Restorer:
         return slot
 
     def refill(self, slot: Slot, tokens: np.ndarray) -> None:
-        """Let a busy, empty slot hold again what the cache has of a choice that was paused."""
+        """Let a busy, empty slot hold again what the cache has of a sequence that was preempted."""
         for stored in map(outside_media(tokens), self._cache.peek(tokens).stored):
             if stored is not None and self._apply(option_of(stored), slot, tokens):
                 break
@@ -166,7 +166,7 @@ class Restorer:
         """
         rates = ResidencyRates(
             bytes_per_token=self._traits.segment_bytes_per_token,
-            expected_decode_tokens=self._statistics.decode_tokens_per_choice,
+            expected_decode_tokens=self._statistics.decode_tokens_per_sequence,
             restore_bytes_per_s=self._statistics.restore_bytes_per_s,
         )
         for slot in self._slots.resting:

@@ -1,8 +1,8 @@
-"""A request in the engine, and its choices: records that the loop works on.
+"""A request in the engine, and its sequences: records that the loop works on.
 
-A choice is one continuation of a prompt. `tokens` is what its context should hold, sampled tokens
+A sequence is one continuation of a prompt. `tokens` is what its context should hold, sampled tokens
 included; what it does hold is in its slot. Whatever is missing there is computed next: a long
-stretch is a prefill, a single sampled token is a decode step. A choice that lost its cells is so
+stretch is a prefill, a single sampled token is a decode step. A sequence that lost its cells is so
 continued like any other, by computing what is missing.
 """
 
@@ -25,15 +25,15 @@ from milepost.engine.stop_strings import StopMatcher
 from milepost.errors import InvalidRequest
 from milepost.protocol.messages import Generate, TokenLogprob
 
-ChoiceState = Literal["forking", "running", "paused", "finished"]
+SequenceState = Literal["forking", "running", "preempted", "finished"]
 TOKEN_DTYPE = np.dtype("<i4")
-# Media of a choice that are made ready while it computes what is before them; more would pile up
+# Media of a sequence that are made ready while it computes what is before them; more would pile up
 # in memory, where hundreds of them stand in a prompt. Arbitrary.
 NUM_MEDIA_AHEAD = 4
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class Sequence:
     """One continuation of a prompt, bound to a slot while it is not finished."""
 
     request: Request
@@ -45,7 +45,7 @@ class Choice:
     budget: ReasoningBudget | None
     tokens: np.ndarray  # int32, grows by one per sampled token; only [:num_tokens] is used
     num_tokens: int
-    state: ChoiceState
+    state: SequenceState
     num_decoded: int = 0  # sampled tokens, an end-of-generation token included
     decode_started_s: float = 0.0
     unsent_tokens: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ def parse_tokens(data: bytes) -> np.ndarray:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A `Generate` message on its way; `choices` is empty while it waits for slots."""
+    """A `Generate` message on its way; `sequences` is empty while it waits for slots."""
 
     message: Generate  # its boundaries are positions in `prompt`
     prompt: np.ndarray  # int32 of shape (num_prompt_tokens,); media as in engine.media_keys
@@ -81,7 +81,7 @@ class Request:
     spans: tuple[MediaSpan, ...] = ()  # of media in the prompt, in rising order
     embeddings: dict[bytes, Embeddings] = field(default_factory=dict)  # at hand, by key of media
     num_media_encoded: int = 0
-    choices: list[Choice] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
     facts: PrefixFacts | None = None  # what was known when it began
     known_logits: np.ndarray | None = None  # behind the prompt, when none of it is to be computed
     is_prefetched: bool = False  # what it needs from disk is being read while it waits
@@ -142,5 +142,7 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of its choices ended."""
-        return bool(self.choices) and all(choice.state == "finished" for choice in self.choices)
+        """Whether all of its sequences ended."""
+        return bool(self.sequences) and all(
+            sequence.state == "finished" for sequence in self.sequences
+        )

@@ -1,6 +1,6 @@
 """Slots: what the sequences of the context hold, and the moves between them.
 
-A slot is what a running choice works in; it stands for a sequence id of the context. One more
+A slot is what a running sequence works in; it stands for a sequence id of the context. One more
 sequence id is spare: a state is put together there and takes the place of a slot's own only when
 it is complete, so that a state that is refused costs nothing but time.
 
@@ -109,7 +109,7 @@ class SlotTable:
         return self._context.num_context_tokens - longest
 
     def occupy(self, slot: Slot) -> None:
-        """Give a slot to a choice."""
+        """Give a slot to a sequence."""
         slot.is_busy = True
         self.touch(slot)
 

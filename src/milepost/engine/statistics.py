@@ -30,17 +30,19 @@ class Statistics:
     decode_s: float = 0.0
     prefill_tokens_per_s: float = 0.0  # 0 while unknown
     restore_bytes_per_s: float = ASSUMED_RESTORE_BYTES_PER_S
-    decode_tokens_per_choice: float = ASSUMED_DECODE_TOKENS
+    decode_tokens_per_sequence: float = ASSUMED_DECODE_TOKENS
 
     @property
     def estimated_prefill_tokens_per_s(self) -> float:
         """The measured prefill rate, or the assumed one."""
         return self.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S
 
-    def note_choice(self, num_decoded: int) -> None:
-        """Count a finished choice."""
+    def note_sequence(self, num_decoded: int) -> None:
+        """Count a finished sequence."""
         self.num_decoded_tokens += num_decoded
-        self.decode_tokens_per_choice += SMOOTHING * (num_decoded - self.decode_tokens_per_choice)
+        self.decode_tokens_per_sequence += SMOOTHING * (
+            num_decoded - self.decode_tokens_per_sequence
+        )
 
     def note_restore(self, num_bytes: int, elapsed_s: float) -> None:
         """Count one restore."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 
 from milepost.engine.reporting import Totals
-from milepost.engine.sequence import Choice
+from milepost.engine.sequence import Sequence
 from milepost.engine.slots import Slot, SlotTable
 from milepost.protocol.messages import SlotState, SlotStatus, Status
 
@@ -13,12 +13,12 @@ from milepost.protocol.messages import SlotState, SlotStatus, Status
 def describe_status(
     status_id: int,
     slots: SlotTable,
-    running: Sequence[Choice],
+    running: abc.Sequence[Sequence],
     num_waiting: int,
     totals: Totals,
 ) -> Status:
     """Return the answer to a `GetStatus`."""
-    by_slot = {choice.slot_id: choice for choice in running}
+    by_slot = {sequence.slot_id: sequence for sequence in running}
     return Status(
         status_id=status_id,
         slots=tuple(describe_slot(slot, by_slot.get(slot.slot_id)) for slot in slots.slots),
@@ -28,18 +28,18 @@ def describe_status(
     )
 
 
-def describe_slot(slot: Slot, choice: Choice | None) -> SlotStatus:
-    """Return what a slot holds and what its choice, if any, is doing."""
+def describe_slot(slot: Slot, sequence: Sequence | None) -> SlotStatus:
+    """Return what a slot holds and what its sequence, if any, is doing."""
     state: SlotState = "idle"
-    if choice is not None:
-        state = "prefill" if choice.request.is_prefilling else "decode"
-        if choice.state == "paused":
+    if sequence is not None:
+        state = "prefill" if sequence.request.is_prefilling else "decode"
+        if sequence.state == "preempted":
             state = "waiting"
     return SlotStatus(
         slot_id=slot.slot_id,
         state=state,
-        request_id=choice.request.request_id if choice else -1,
+        request_id=sequence.request.request_id if sequence else -1,
         num_tokens=slot.num_tokens,
-        num_prompt_tokens=len(choice.request.prompt) if choice else 0,
-        num_decoded=choice.num_decoded if choice else 0,
+        num_prompt_tokens=len(sequence.request.prompt) if sequence else 0,
+        num_decoded=sequence.num_decoded if sequence else 0,
     )

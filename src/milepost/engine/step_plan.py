@@ -1,6 +1,6 @@
 """What the next batch computes: pure functions over plain records.
 
-One token for every decoding choice comes first. The rest of the batch goes to prefills, shared
+One token for every decoding sequence comes first. The rest of the batch goes to prefills, shared
 between them, so that a short prompt does not wait for a long one. Media are computed in a batch of
 their own, a part of one at a time, and take turns with the prefills of text.
 """
@@ -21,30 +21,30 @@ MIN_CHUNK_TOKENS = 32
 
 
 # Whether a media may be computed in parts: where its tokens all see each other, it may not.
-MediaWork = Literal["parts", "whole"]
+MediaChunking = Literal["parts", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What one choice wants: `num_missing` tokens that its slot does not hold yet."""
+class PendingTokens:
+    """What one sequence has to compute: `num_missing` tokens that its slot does not hold yet."""
 
     slot_id: int
     num_missing: int
     is_decoding: bool
-    media: MediaWork | None = None  # it is a media, at hand, that comes next
+    media: MediaChunking | None = None  # it is a media, at hand, that comes next
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What one step of the loop computes."""
 
-    shares: list[Share]  # of the batch of tokens
-    media: Share | None = None  # computed behind it
+    scheduled: list[ScheduledTokens]  # of the batch of tokens
+    media: ScheduledTokens | None = None  # computed behind it
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one choice gets in a batch."""
+class ScheduledTokens:
+    """What one sequence gets in a batch."""
 
     slot_id: int
     num_tokens: int
@@ -60,7 +60,7 @@ class BatchLimits:
 
 
 def plan_step(
-    works: Sequence[Work],
+    pending: Sequence[PendingTokens],
     limits: BatchLimits,
     prefill_tokens_per_s: float,
     *,
@@ -68,38 +68,40 @@ def plan_step(
 ) -> StepPlan:
     """Return what the next step computes; `was_media`: a media was computed in the last one.
 
-    A step has either a part of a media or prefills of text beside the tokens of decoding choices,
+    A step has either a part of a media or prefills of text beside the tokens of decoding sequences,
     so that these never wait longer than for one of them.
     """
-    texts = [work for work in works if work.media is None]
-    media = next((work for work in works if work.media is not None), None)
-    decoding = [work for work in texts if work.is_decoding]
+    texts = [entry for entry in pending if entry.media is None]
+    media = next((entry for entry in pending if entry.media is not None), None)
+    decoding = [entry for entry in texts if entry.is_decoding]
     if media is None or (was_media and len(decoding) < len(texts)):
         return StepPlan(plan_batch(texts, limits, prefill_tokens_per_s))
     most = choose_chunk_tokens(limits, prefill_tokens_per_s, others_decode=bool(decoding))
     is_whole = media.media == "whole"
     num_tokens = media.num_missing if is_whole else min(media.num_missing, most)
-    share = Share(media.slot_id, num_tokens, is_decoding=False)
-    return StepPlan(plan_batch(decoding, limits, prefill_tokens_per_s), share)
+    part = ScheduledTokens(media.slot_id, num_tokens, is_decoding=False)
+    return StepPlan(plan_batch(decoding, limits, prefill_tokens_per_s), part)
 
 
 def plan_batch(
-    works: Sequence[Work], limits: BatchLimits, prefill_tokens_per_s: float
-) -> list[Share]:
-    """Return the shares of the next batch, decoding choices first, then prefills by age.
+    pending: Sequence[PendingTokens], limits: BatchLimits, prefill_tokens_per_s: float
+) -> list[ScheduledTokens]:
+    """Return what is in the next batch, decoding sequences first, then prefills by age.
 
-    `works` is ordered by age, oldest first. `prefill_tokens_per_s` is the measured rate, 0 while
+    `pending` is ordered by age, oldest first. `prefill_tokens_per_s` is the measured rate, 0 while
     none is known.
     """
-    decoding = [work for work in works if work.is_decoding and work.num_missing]
-    prefilling = [work for work in works if not work.is_decoding and work.num_missing]
-    shares = [Share(work.slot_id, work.num_missing, is_decoding=True) for work in decoding]
+    decoding = [entry for entry in pending if entry.is_decoding and entry.num_missing]
+    prefilling = [entry for entry in pending if not entry.is_decoding and entry.num_missing]
+    scheduled = [
+        ScheduledTokens(entry.slot_id, entry.num_missing, is_decoding=True) for entry in decoding
+    ]
     if prefilling:
         budget = choose_chunk_tokens(
             limits, prefill_tokens_per_s, others_decode=bool(decoding)
         ) - len(decoding)
-        shares += split_budget(prefilling, max(budget, 1))
-    return shares
+        scheduled += split_budget(prefilling, max(budget, 1))
+    return scheduled
 
 
 def choose_chunk_tokens(
@@ -118,16 +120,20 @@ def choose_chunk_tokens(
     return min(fits, most // micro * micro)
 
 
-def split_budget(prefilling: Sequence[Work], budget: int) -> list[Share]:
+def split_budget(prefilling: Sequence[PendingTokens], budget: int) -> list[ScheduledTokens]:
     """Share a number of tokens evenly; what one does not need goes to the oldest others."""
-    grants = dict.fromkeys((work.slot_id for work in prefilling), 0)
+    grants = dict.fromkeys((entry.slot_id for entry in prefilling), 0)
     even = max(budget // len(prefilling), 1)
     left = budget
-    for work in prefilling:
-        grants[work.slot_id] = min(work.num_missing, even, left)
-        left -= grants[work.slot_id]
-    for work in prefilling:
-        more = min(work.num_missing - grants[work.slot_id], left)
-        grants[work.slot_id] += more
+    for entry in prefilling:
+        grants[entry.slot_id] = min(entry.num_missing, even, left)
+        left -= grants[entry.slot_id]
+    for entry in prefilling:
+        more = min(entry.num_missing - grants[entry.slot_id], left)
+        grants[entry.slot_id] += more
         left -= more
-    return [Share(slot_id, count, is_decoding=False) for slot_id, count in grants.items() if count]
+    return [
+        ScheduledTokens(slot_id, count, is_decoding=False)
+        for slot_id, count in grants.items()
+        if count
+    ]

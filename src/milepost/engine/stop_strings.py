@@ -1,7 +1,7 @@
 """Find stop strings in a text that arrives in pieces, at the very piece that completes one.
 
-Used by `engine.decoding` for each choice. It decides which text may be sent already: a stop string
-is never sent, not even its begin, and text that cannot become one is never kept back.
+Used by `decoding` for each sequence. It decides which text may be sent already: a stop string is
+never sent, not even its begin, and text that cannot become one is never kept back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Watches the text of one choice; `held` is the end that may turn into a stop string."""
+    """Watches the text of one sequence; `held` is the end that may turn into a stop string."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = [text for text in stop if text]
