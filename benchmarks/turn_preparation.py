@@ -116,7 +116,7 @@ def sample_by_characters(services: Services, text: str) -> SampledReply:
     reply = SampledReply(is_complete=True)
     for char in text:
         tokens = services.vocab.tokenize(char, add_special=False, parse_special=False)
-        piece = b"".join(map(services.vocab.piece, tokens)).decode()
+        piece = b"".join(map(services.vocab.token_bytes, tokens)).decode()
         reply.add(piece, tokens)
     return reply
 

@@ -15,11 +15,11 @@ from tests.projectors import KIND_OF, write_audio_projector, write_projector
 from milepost.errors import ConfigurationError, InvalidRequest, LibraryMismatch, ModelFileError
 from milepost.libllama import Batch, Context, ContextParams, Library, Model
 from milepost.libllama.media import (
-    MediaPiece,
+    EmbeddingBlock,
+    MarkerTokens,
     MediaSize,
     Projector,
     ProjectorParams,
-    TextPiece,
     check_media_abi,
     count_tokens,
 )
@@ -62,7 +62,7 @@ class Bench:
     """A context in which an image stands between tokens."""
 
     context: Context
-    piece: MediaPiece
+    block: EmbeddingBlock
     embeddings: np.ndarray
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Bench:
         self.states = StateIO(self.context, scratch=3)
         letters = np.arange(models.token_id("a"), models.token_id("z"))
         self.tokens = np.random.default_rng(7).choice(letters, BEFORE + BEHIND + LAST)
-        self.behind = BEFORE + self.piece.num_positions  # the first position behind the image
+        self.behind = BEFORE + self.block.num_positions  # the first position behind the image
 
     def compute(self, seq_id: int, start: int, end: int) -> np.ndarray:
         """Compute tokens; those behind the image are where it puts them."""
@@ -83,14 +83,14 @@ class Bench:
 
     def compute_image(self, seq_id: int, *cuts: int) -> None:
         """Compute the image, in as many batches as there are cuts and one more."""
-        positions = self.piece.positions(BEFORE)
-        edges = (0, *cuts, self.piece.num_tokens)
+        positions = self.block.positions(BEFORE)
+        edges = (0, *cuts, self.block.num_tokens)
         for start, end in zip(edges, edges[1:], strict=False):
             batch = MediaBatch(
                 self.context.model.library, self.embeddings[start:end], positions[:, start:end]
             )
             batch.fill(seq_id, wants_last=False)
-            self.context.decode_media(batch, is_causal=self.piece.is_causal)
+            self.context.decode_media(batch, is_causal=self.block.is_causal)
 
     def compute_all(self, *cuts: int) -> np.ndarray:
         """Return the logits behind everything but the last tokens."""
@@ -122,10 +122,10 @@ def bench(
         num_threads_batch=1,
     )
     projector = load_projector(request.param)
-    piece = next(p for p in projector.lay_out(SIZE) if isinstance(p, MediaPiece))
+    block = next(p for p in projector.lay_out(SIZE) if isinstance(p, EmbeddingBlock))
     (embeddings,) = projector.encode(SIZE, make_image(1).data)
     with Context(load_model(request.param), params) as context:
-        bench = Bench(context, piece, embeddings)
+        bench = Bench(context, block, embeddings)
         bench.compute_all()
         assert bench.states.learn_layout(0) == "two_parts"
         yield bench
@@ -135,9 +135,9 @@ def test_an_image_of_gemma_takes_a_position_for_each_token(
     load_projector: Callable[[models.Kind], Projector],
 ) -> None:
     begin, image, end = load_projector("window").lay_out(SIZE)
-    assert isinstance(begin, TextPiece)
-    assert isinstance(end, TextPiece)
-    assert isinstance(image, MediaPiece)
+    assert isinstance(begin, MarkerTokens)
+    assert isinstance(end, MarkerTokens)
+    assert isinstance(image, EmbeddingBlock)
     assert (image.num_tokens, image.num_positions, image.is_causal) == (4, 4, False)
     assert image.positions(7).tolist() == [[7, 8, 9, 10]]
 
@@ -145,19 +145,19 @@ def test_an_image_of_gemma_takes_a_position_for_each_token(
 def test_an_image_with_rows_and_columns_takes_fewer_positions_than_tokens(
     load_projector: Callable[[models.Kind], Projector],
 ) -> None:
-    pieces = load_projector("hybrid").lay_out(SIZE)
-    image = pieces[1]
-    assert isinstance(image, MediaPiece)
+    parts = load_projector("hybrid").lay_out(SIZE)
+    image = parts[1]
+    assert isinstance(image, EmbeddingBlock)
     assert (image.num_tokens, image.num_positions, image.is_causal) == (24, 6, True)
     time, row, column, rest = image.positions(7)
     assert set(time) == {7}
     assert set(rest) == {0}
     assert (row.min(), row.max(), column.min(), column.max()) == (7, 10, 7, 12)
-    assert count_tokens(pieces) == 24 + len(pieces[0].tokens) + len(pieces[2].tokens)  # type: ignore[union-attr]
+    assert count_tokens(parts) == 24 + len(parts[0].tokens) + len(parts[2].tokens)  # type: ignore[union-attr]
 
 
 def test_embeddings_follow_the_pixels(bench: Bench) -> None:
-    assert bench.embeddings.shape == (bench.piece.num_tokens, bench.context.model.num_embd_input)
+    assert bench.embeddings.shape == (bench.block.num_tokens, bench.context.model.num_embd_input)
     assert np.isfinite(bench.embeddings).all()
 
 
@@ -171,7 +171,7 @@ def test_another_image_makes_another_answer(
 
 
 def test_an_image_may_be_computed_in_parts(bench: Bench) -> None:
-    if not bench.piece.is_causal:
+    if not bench.block.is_causal:
         pytest.skip("its tokens all see each other")
     assert np.array_equal(bench.compute_all(5, 17), bench.compute_all())
 
@@ -223,9 +223,9 @@ def test_odd_sizes_can_be_encoded(
 ) -> None:
     for kind in KIND_OF:
         image = Image(*size, data=bytes(3 * size[0] * size[1]))
-        pieces = load_projector(kind).lay_out(MediaSize("image", *size))
+        parts = load_projector(kind).lay_out(MediaSize("image", *size))
         found = load_projector(kind).encode(MediaSize("image", *size), image.data)
-        wanted = [p.num_tokens for p in pieces if isinstance(p, MediaPiece)]
+        wanted = [p.num_tokens for p in parts if isinstance(p, EmbeddingBlock)]
         assert [len(one) for one in found] == wanted
 
 
@@ -247,13 +247,13 @@ def test_audio_takes_a_position_for_each_token(
     projector = Projector(load_model(kind), path, params)
     sound = make_sound(1, 16000 * 31)  # more than the half minute that is encoded at once
 
-    pieces = projector.lay_out(sound.size)
+    parts = projector.lay_out(sound.size)
     found = projector.encode(sound.size, sound.data)
 
     assert (projector.has_vision, projector.has_audio) == (False, True)
     assert projector.audio_sample_rate == 16000
-    assert [p.num_positions for p in pieces if isinstance(p, MediaPiece)] == [25, 25]
-    assert pieces[0].positions(7)[0].tolist() == list(range(7, 32))  # type: ignore[union-attr]
+    assert [p.num_positions for p in parts if isinstance(p, EmbeddingBlock)] == [25, 25]
+    assert parts[0].positions(7)[0].tolist() == list(range(7, 32))  # type: ignore[union-attr]
     assert [one.shape for one in found] == [(25, 64), (25, 64)]
     for num_samples in (0, 1):
         with pytest.raises(InvalidRequest, match=f"has {num_samples} samples"):

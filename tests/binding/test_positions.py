@@ -39,8 +39,8 @@ def test_positions_are_the_last_token_edges_before_offsets(vocab: Vocab, source:
     assert len(positions) >= len(SESSION)
     assert tokens.tolist() == tokenizer.tokenize_prompt(rendered)
     for offset, pos in zip(offsets, positions, strict=True):
-        before = b"".join(vocab.piece(token) for token in tokens[:pos])
+        before = b"".join(vocab.token_bytes(token) for token in tokens[:pos])
         to_be_reached = rendered.text[:offset].encode()
         assert to_be_reached.startswith(before)
-        next_end = len(before) + len(vocab.piece(tokens[pos])) if pos < len(tokens) else None
+        next_end = len(before) + len(vocab.token_bytes(tokens[pos])) if pos < len(tokens) else None
         assert next_end is None or next_end > len(to_be_reached)

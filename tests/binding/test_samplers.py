@@ -171,7 +171,7 @@ def test_a_grammar_forces_the_text_and_then_the_end(library: Library, vocab: Voc
 
 def test_a_grammar_allows_every_token_that_begins_its_text(library: Library, vocab: Vocab) -> None:
     grammar = Grammar(library, vocab, 'root ::= "then" [0-9]')
-    texts = {vocab.piece(token) for token in allowed(grammar, library, vocab)}
+    texts = {vocab.token_bytes(token) for token in allowed(grammar, library, vocab)}
     assert texts == {b"t", b"th", b"the"}
 
 

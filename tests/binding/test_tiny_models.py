@@ -66,4 +66,4 @@ def test_vocabulary_merges_and_knows_special_tokens(
     params = libllama.ModelParams(vocab_only=True)
     with libllama.Model(libllama.open_library(), tiny_models["full"], params) as model:
         tokens = model.vocab.tokenize(text, add_special=True, parse_special=True)
-        assert [model.vocab.piece(token) for token in tokens] == pieces
+        assert [model.vocab.token_bytes(token) for token in tokens] == pieces

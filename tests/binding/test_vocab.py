@@ -30,7 +30,7 @@ def tokens(vocab: Vocab, text: str, *, parse_special: bool = False) -> list[int]
 def test_round_trip(vocab: Vocab, text: str, parse_special: bool) -> None:
     found = tokens(vocab, text, parse_special=parse_special)
     assert vocab.detokenize(found, special=True) == text
-    assert b"".join(map(vocab.piece, found)) == text.encode()
+    assert b"".join(map(vocab.token_bytes, found)) == text.encode()
 
 
 def test_every_code_point_plane_round_trips(vocab: Vocab) -> None:
@@ -62,8 +62,8 @@ def test_control_tokens_are_parsed_only_when_asked_for(vocab: Vocab) -> None:
 
 def test_control_tokens_are_rendered_only_when_asked_for(vocab: Vocab) -> None:
     end = models.token_id(models.TURN_END)
-    assert vocab.piece(end) == models.TURN_END.encode()
-    assert vocab.piece(end, special=False) == b""
+    assert vocab.token_bytes(end) == models.TURN_END.encode()
+    assert vocab.token_bytes(end, special=False) == b""
     assert vocab.detokenize([end, models.token_id("a")], special=False) == "a"
 
 
@@ -83,23 +83,25 @@ def test_named_tokens(vocab: Vocab) -> None:
 
 
 def test_a_character_may_span_tokens(vocab: Vocab) -> None:
-    pieces = [vocab.piece(token) for token in tokens(vocab, "é")]
+    pieces = [vocab.token_bytes(token) for token in tokens(vocab, "é")]
     assert pieces == [b"\xc3", b"\xa9"]
     assert vocab.detokenize(tokens(vocab, "é")[:1], special=True) == "\ufffd"
 
 
 def test_tokens_outside_the_vocabulary(vocab: Vocab) -> None:
     for token in (-1, vocab.num_tokens, 2**31 - 1):
-        assert vocab.piece(token) == b""
+        assert vocab.token_bytes(token) == b""
         with pytest.raises(InvalidRequest, match=f"token {token} is not in the vocabulary"):
             vocab.check_tokens([0, token])
     vocab.check_tokens([0, vocab.num_tokens - 1])
 
 
 def test_all_pieces_are_those_of_single_tokens(vocab: Vocab) -> None:
-    assert list(vocab.read_pieces()) == [vocab.piece(token) for token in range(vocab.num_tokens)]
+    assert list(vocab.read_all_token_bytes()) == [
+        vocab.token_bytes(token) for token in range(vocab.num_tokens)
+    ]
 
 
 def test_control_tokens_are_those_that_steer_the_model(vocab: Vocab) -> None:
-    spelled = {vocab.piece(token).decode() for token in vocab.control_tokens}
+    spelled = {vocab.token_bytes(token).decode() for token in vocab.control_tokens}
     assert spelled == set(models.CONTROL_TOKENS)

@@ -23,7 +23,7 @@ from tests.projectors import KIND_OF, write_audio_projector, write_projector
 from milepost.config import EngineSettings
 from milepost.engine.checkpointing import MIN_TOKENS
 from milepost.engine.main import make_context
-from milepost.engine.media.keys import floor_to_piece
+from milepost.engine.media.keys import floor_to_block
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.media import Projector, ProjectorParams
 from milepost.protocol.messages import TokenLogprob
@@ -107,7 +107,7 @@ class Walker:
         keys = self.engine.replies[number].prompt
         reached = max(computed.ends, default=0) if computed else 0
         self.walk.done.append(f"  left at {reached} of {len(keys)}")
-        reached = floor_to_piece(keys, reached)  # what was computed of an image is lost
+        reached = floor_to_block(keys, reached)  # what was computed of an image is lost
         self.engine.check_idle()
         if self.randoms.random() < 0.3:
             mine = self.walk.current

@@ -32,7 +32,7 @@ class FakeVocab:
             tokens += [self._specials[part]] if part in parsed else part.encode()
         return tokens
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token."""
         if token < NUM_BYTES:
             return bytes([token])
@@ -49,7 +49,7 @@ class FakeVocab:
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> str:
         """Return the text of tokens."""
         shown = (token for token in tokens if special or not self.is_control(token))
-        return b"".join(map(self.piece, shown)).decode(errors="replace")
+        return b"".join(map(self.token_bytes, shown)).decode(errors="replace")
 
 
 class MergingVocab:
@@ -117,7 +117,7 @@ class MergingVocab:
             )
         ]
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token."""
         return self._pieces[token]
 
@@ -136,4 +136,4 @@ class MergingVocab:
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> str:
         """Return the text of tokens."""
         shown = (token for token in tokens if special or not self.is_control(token))
-        return b"".join(map(self.piece, shown)).decode(errors="replace")
+        return b"".join(map(self.token_bytes, shown)).decode(errors="replace")

@@ -135,8 +135,8 @@ def logprob_shapes(logprobs: Iterable[TokenLogprob]) -> tuple[LogprobShape, ...]
     return tuple(
         LogprobShape(
             id=entry.token,
-            token=entry.piece.decode(errors="replace"),
-            bytes=tuple(entry.piece),
+            token=entry.token_bytes.decode(errors="replace"),
+            bytes=tuple(entry.token_bytes),
             logprob=max(entry.logprob, LOWEST_LOGPROB),
             top_logprobs=tuple(
                 TopLogprobShape(

@@ -40,7 +40,7 @@ class Vocab(Protocol):
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the tokens of `text`; spelled control tokens become tokens if parse_special."""
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token, control tokens included."""
 
     def is_control(self, token: int) -> bool:

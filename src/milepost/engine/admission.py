@@ -17,7 +17,7 @@ from milepost.cache.placement import PlacementLimits
 from milepost.cache.tree import shared_length
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
-from milepost.engine.media.keys import floor_to_piece
+from milepost.engine.media.keys import floor_to_block
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.prefill_plan import plan_request
 from milepost.engine.reasoning_budget import ReasoningBudget
@@ -116,7 +116,7 @@ class Admission:
         available = self._restorer.best_pos(request.prompt)
         for sequence in computing:
             shared = shared_length(sequence.request.prompt, request.prompt[:-1])
-            shared = floor_to_piece(request.prompt, shared)
+            shared = floor_to_block(request.prompt, shared)
             reached = self._slots[sequence.slot_id].num_tokens
             if shared - max(available, reached) < MIN_JOIN_TOKENS:
                 continue

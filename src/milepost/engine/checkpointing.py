@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.checkpoint import CheckpointKind
-from milepost.engine.media.keys import count_positions, floor_to_piece
+from milepost.engine.media.keys import count_positions, floor_to_block
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.slots import Slot
 from milepost.errors import StateRefused
@@ -82,9 +82,9 @@ class Checkpointer:
         self._pinned = [*others[1 - MAX_PINNED :], tokens.copy()]
 
     def _save_segment(self, slot: Slot) -> int:
-        """Store the cells that are not stored yet, in pieces that can be evicted one by one."""
+        """Store the cells that are not stored yet, in segments that can be evicted one by one."""
         start = self._cache.saved_until(slot.held) if self._traits.has_segments else slot.num_tokens
-        start = floor_to_piece(slot.held, start)
+        start = floor_to_block(slot.held, start)
         num_bytes = 0
         while start < slot.num_tokens:
             end = self._end_of_segment(slot, start)
@@ -101,10 +101,10 @@ class Checkpointer:
         end = start + MAX_SEGMENT_TOKENS
         if end >= slot.num_tokens:
             return slot.num_tokens
-        rounded = floor_to_piece(slot.held, end)
+        rounded = floor_to_block(slot.held, end)
         while rounded <= start:  # a single media has more tokens
             end += MAX_SEGMENT_TOKENS
-            rounded = floor_to_piece(slot.held, min(end, slot.num_tokens))
+            rounded = floor_to_block(slot.held, min(end, slot.num_tokens))
         return rounded
 
     def _save_state(self, slot: Slot, kind: CheckpointKind) -> int:

@@ -194,8 +194,8 @@ class TokenTable:
         self._vocab = vocab
         special = vocab.eog_tokens | vocab.control_tokens
         self.tokens: Sequence[bytes] = [
-            b"\xff" + piece if token in special else piece
-            for token, piece in enumerate(vocab.read_pieces())
+            b"\xff" + token_bytes if token in special else token_bytes
+            for token, token_bytes in enumerate(vocab.read_all_token_bytes())
         ] + [b"\xff<end>"]
         self.eos_token_id = vocab.num_tokens
         self.special_token_ids = [*sorted(special), self.eos_token_id]

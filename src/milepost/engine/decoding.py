@@ -91,10 +91,10 @@ class Decoder:
         self._note_token(sequence, token, logits)
         message = sequence.request.message
         is_shown = message.special or token in message.shown_tokens
-        piece = self._vocab.piece(token, special=is_shown)
-        text = sequence.stop.feed(sequence.detokenizer.feed(piece))
+        token_bytes = self._vocab.token_bytes(token, special=is_shown)
+        text = sequence.stop.feed(sequence.detokenizer.feed(token_bytes))
         if sequence.budget is not None:
-            sequence.budget.note(self._vocab.piece(token))
+            sequence.budget.note(self._vocab.token_bytes(token))
         if text:
             self._send_delta(sequence, text)
         return self._finish_reason(sequence)
@@ -106,7 +106,7 @@ class Decoder:
             if isinstance(logits, int):
                 logits = self._context.logits(logits)
             sequence.unsent_logprobs.append(
-                token_logprob(logits, token, num_top, self._vocab.piece)
+                token_logprob(logits, token, num_top, self._vocab.token_bytes)
             )
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:

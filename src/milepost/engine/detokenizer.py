@@ -1,4 +1,4 @@
-"""Bytes of sampled tokens to text, one character never in two pieces."""
+"""Bytes of sampled tokens to text, one character never in two parts."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class Detokenizer:
         """Whether bytes wait for the others of their character."""
         return bool(self._decoder.getstate()[0])
 
-    def feed(self, piece: bytes) -> str:
+    def feed(self, token_bytes: bytes) -> str:
         """Return the text that these bytes complete."""
-        return self._decoder.decode(piece)
+        return self._decoder.decode(token_bytes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from milepost.errors import NativeCallFailed
 from milepost.libllama import Batch, Context
-from milepost.libllama.media import MediaPiece
+from milepost.libllama.media import EmbeddingBlock
 from milepost.libllama.media_batch import MediaBatch
 from milepost.libllama.state import StateIO
 from milepost.protocol.messages import MemoryKind
@@ -67,7 +67,7 @@ class MemoryProbe:
         states: StateIO,
         *,
         swa_full: bool,
-        media: MediaPiece | None = None,
+        media: EmbeddingBlock | None = None,
     ) -> None:
         """Uses the sequence id 0; `states` has its own.
 
@@ -142,7 +142,7 @@ class MemoryProbe:
         self._context.decode(self._batch)
         return self._context.logits(row).copy()
 
-    def _compute_media(self, media: MediaPiece) -> None:
+    def _compute_media(self, media: EmbeddingBlock) -> None:
         batch = MediaBatch(self._context.model.library, self._embeddings, media.positions(MEDIA_AT))
         batch.fill(0, wants_last=False)
         self._context.decode_media(batch, is_causal=media.is_causal)

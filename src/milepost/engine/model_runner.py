@@ -74,10 +74,10 @@ class ModelRunner:
         batch = MediaBatch(
             self._context.model.library,
             request.embeddings[span.ref.key][span.index][start:end],
-            span.piece.positions(slot.num_positions)[:, start:end],
+            span.block.positions(slot.num_positions)[:, start:end],
         )
         batch.fill(slot.seq_id, wants_last=slot.num_tokens + end == sequence.num_tokens)
-        self._context.decode_media(batch, is_causal=span.piece.is_causal)
+        self._context.decode_media(batch, is_causal=span.block.is_causal)
 
     def note_media(self, entry: ScheduledTokens, sequence: Sequence) -> ScheduledTokens | None:
         """Note that a part of a media was computed; return all of it at its end."""
@@ -85,7 +85,7 @@ class ModelRunner:
         span = sequence.request.span_at(slot.num_tokens)
         assert span is not None
         slot.num_partial += entry.num_tokens
-        is_whole = slot.num_partial == span.piece.num_tokens
+        is_whole = slot.num_partial == span.block.num_tokens
         return dataclasses.replace(entry, num_tokens=slot.num_partial) if is_whole else None
 
     def has_media(self, entry: ScheduledTokens, sequence: Sequence) -> bool:
@@ -135,8 +135,8 @@ class ModelRunner:
         if span := request.span_at(pos):
             if span.ref.key not in request.embeddings:
                 return None
-            num_missing = span.piece.num_tokens - slot.num_partial
-            kind: MediaChunking = "parts" if span.piece.is_causal else "whole"
+            num_missing = span.block.num_tokens - slot.num_partial
+            kind: MediaChunking = "parts" if span.block.is_causal else "whole"
             return PendingTokens(sequence.slot_id, num_missing, is_decoding=False, media=kind)
         missing = request.end_of_chunk(pos, sequence.num_tokens) - pos
         is_decoding = missing == 1 and sequence.num_decoded > 0

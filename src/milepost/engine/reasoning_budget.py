@@ -24,9 +24,9 @@ class ReasoningBudget:
         self._tail = b""  # the end of the text, which may be the begin of a marker
         self._forced: deque[int] = deque()
 
-    def note(self, piece: bytes) -> None:
+    def note(self, token_bytes: bytes) -> None:
         """Take the bytes of the token that was added to the reply."""
-        text = self._tail + piece
+        text = self._tail + token_bytes
         was_inside = self._is_inside
         while (end := self._find_marker(text)) >= 0:
             self._is_inside = not self._is_inside

@@ -88,7 +88,7 @@ class Reporter:
             role=message.role if message else "",
             prompt_excerpt=self._excerpt(request.prompt[pos : pos + MAX_EXCERPT_TOKENS]),
             known_excerpt=self._excerpt(
-                np.concatenate([piece[:MAX_EXCERPT_TOKENS] for piece in facts.replaced])
+                np.concatenate([part[:MAX_EXCERPT_TOKENS] for part in facts.replaced])
             ),
         )
 

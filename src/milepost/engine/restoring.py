@@ -26,7 +26,7 @@ from milepost.cache.tree import shared_length
 from milepost.engine.cache_report import PrefixFacts
 from milepost.engine.media.keys import (
     count_positions,
-    floor_to_piece,
+    floor_to_block,
     holds_up_to,
     is_inside,
 )
@@ -208,7 +208,7 @@ class Restorer:
     def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
         options = []
         for slot in self._slots.all:
-            shared = floor_to_piece(prompt, shared_length(slot.held, prompt[:-1]))
+            shared = floor_to_block(prompt, shared_length(slot.held, prompt[:-1]))
             if shared == 0:
                 continue
             is_whole = shared == slot.num_tokens and not slot.num_partial
@@ -345,7 +345,7 @@ def outside_media(prompt: np.ndarray) -> Callable[[StoredState], StoredState | N
     def shorten(stored: StoredState) -> StoredState | None:
         if not is_inside(prompt, stored.pos):
             return stored
-        pos = floor_to_piece(prompt, stored.pos)
+        pos = floor_to_block(prompt, stored.pos)
         if pos == 0 or stored.checkpoint is not None:
             return None
         parts = tuple(

@@ -282,7 +282,7 @@ def seed_of_choice(seed: int, choice: int) -> int:
 
 
 def token_logprob(
-    logits: np.ndarray, token: int, num_top: int, piece: Callable[[int], bytes]
+    logits: np.ndarray, token: int, num_top: int, token_bytes: Callable[[int], bytes]
 ) -> TokenLogprob:
     """Return the log probability of a token before any sampler, and of the most likely ones.
 
@@ -297,7 +297,7 @@ def token_logprob(
         top = candidates[np.argsort(-logits[candidates], kind="stable")].tolist()
     return TokenLogprob(
         token=token,
-        piece=piece(token),
+        token_bytes=token_bytes(token),
         logprob=float(logits[token]) - log_sum,
-        top=tuple((rival, piece(rival), float(logits[rival]) - log_sum) for rival in top),
+        top=tuple((rival, token_bytes(rival), float(logits[rival]) - log_sum) for rival in top),
     )

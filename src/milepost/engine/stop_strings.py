@@ -1,4 +1,4 @@
-"""Find stop strings in a text that arrives in pieces, at the very piece that completes one.
+"""Find stop strings in a text that arrives in parts, at the very part that completes one.
 
 Used by `decoding` for each sequence. It decides which text may be sent already: a stop string is
 never sent, not even its begin, and text that cannot become one is never kept back.

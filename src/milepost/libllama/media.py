@@ -1,6 +1,6 @@
 """Images and audio: what libmtmd makes of them for a language model.
 
-A projector turns one image or piece of audio into pieces of a prompt: text tokens that mark its
+A projector turns one image or piece of audio into parts of a prompt: text tokens that mark its
 begin and end, and embeddings that stand in place of tokens. How many they are, and where they
 stand, depends on the size of the content alone, so that a prompt can be laid out without it.
 """
@@ -69,29 +69,29 @@ class MediaSize:
 
 
 @dataclass(frozen=True, slots=True)
-class TextPiece:
+class MarkerTokens:
     """Tokens that mark the begin or the end of a media."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MediaPiece:
+class EmbeddingBlock:
     """Embeddings in place of tokens; `offsets + steps * pos` are their positions behind `pos`."""
 
     num_tokens: int
     num_positions: int  # by which what follows is further on
     offsets: np.ndarray  # int32 of shape (sections, num_tokens); 1 section, or 4 with M-RoPE
-    steps: np.ndarray  # the same, of 0 and 1: most positions count from the begin of the piece
-    is_causal: bool  # False: every token sees the whole piece, which is computed at once
+    steps: np.ndarray  # the same, of 0 and 1: most positions count from the begin of the block
+    is_causal: bool  # False: every token sees the whole block, which is computed at once
 
     def positions(self, pos: int) -> np.ndarray:
-        """Return the positions of the embeddings when the piece begins at `pos`."""
+        """Return the positions of the embeddings when the block begins at `pos`."""
         found: np.ndarray = self.offsets + self.steps * pos
         return found
 
 
-Piece = TextPiece | MediaPiece
+LayoutPart = MarkerTokens | EmbeddingBlock
 
 
 class Projector:
@@ -129,8 +129,8 @@ class Projector:
             self._lib.mtmd_free(self._pointer)
             self._pointer = self._ffi.NULL
 
-    def lay_out(self, size: MediaSize) -> tuple[Piece, ...]:
-        """Return the pieces of a media, without its content.
+    def lay_out(self, size: MediaSize) -> tuple[LayoutPart, ...]:
+        """Return the parts of a media item, without its content.
 
         Raises InvalidRequest when the projector cannot take it.
         """
@@ -139,7 +139,7 @@ class Projector:
             return tuple(self._describe(chunk) for chunk in chunks)
 
     def encode(self, size: MediaSize, data: bytes) -> list[np.ndarray]:
-        """Return the embeddings of each MediaPiece, float32 of shape (num_tokens, num_embd).
+        """Return the embeddings of each EmbeddingBlock, float32 of shape (num_tokens, num_embd).
 
         Raises InvalidRequest when the content is not of that size, or cannot be encoded.
         """
@@ -201,15 +201,15 @@ class Projector:
             lib.mtmd_input_chunks_free(chunks)
             lib.mtmd_bitmap_free(bitmap)
 
-    def _describe(self, chunk: Any) -> Piece:
+    def _describe(self, chunk: Any) -> LayoutPart:
         lib = self._lib
         num_tokens = int(lib.mtmd_input_chunk_get_n_tokens(chunk))
         if lib.mtmd_input_chunk_get_type(chunk) == TEXT:
             count = self._ffi.new("size_t *")
             tokens = lib.mtmd_input_chunk_get_tokens_text(chunk, count)
-            return TextPiece(tuple(int(tokens[i]) for i in range(count[0])))
+            return MarkerTokens(tuple(int(tokens[i]) for i in range(count[0])))
         offsets = self._positions(chunk, num_tokens, 0)
-        return MediaPiece(
+        return EmbeddingBlock(
             num_tokens=num_tokens,
             num_positions=int(lib.mtmd_input_chunk_get_n_pos(chunk)),
             offsets=offsets,
@@ -266,6 +266,6 @@ def describe_size(size: MediaSize) -> str:
     return f"audio of {size.num_samples} samples"
 
 
-def count_tokens(pieces: Sequence[Piece]) -> int:
-    """Return how many tokens of a prompt the pieces take."""
-    return sum(p.num_tokens if isinstance(p, MediaPiece) else len(p.tokens) for p in pieces)
+def count_tokens(parts: Sequence[LayoutPart]) -> int:
+    """Return how many tokens of a prompt the parts take."""
+    return sum(p.num_tokens if isinstance(p, EmbeddingBlock) else len(p.tokens) for p in parts)

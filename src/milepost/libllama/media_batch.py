@@ -10,7 +10,7 @@ from milepost.libllama.loader import Library
 
 
 class MediaBatch:
-    """A part of a media piece as the input of one `llama_decode`, of one sequence."""
+    """A part of an embedding block as the input of one `llama_decode`, of one sequence."""
 
     def __init__(self, library: Library, embeddings: np.ndarray, positions: np.ndarray) -> None:
         """Takes float32 of shape (n, num_embd) and int32 of shape (sections, n)."""

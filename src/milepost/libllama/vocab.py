@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from milepost.libllama.loader import Library
 
 ATTR_CONTROL = 1 << 3  # enum llama_token_attr
-PIECE_BUFFER_BYTES = 256  # arbitrary; longer pieces are asked for again
+TOKEN_BUFFER_BYTES = 256  # arbitrary; longer tokens are asked for again
 
 
 class Vocab:
@@ -27,7 +27,7 @@ class Vocab:
         self.bos_token: int = self._lib.llama_vocab_bos(pointer)  # -1 where there is none
         self.eos_token: int = self._lib.llama_vocab_eos(pointer)  # -1 where there is none
         self.adds_bos: bool = bool(self._lib.llama_vocab_get_add_bos(pointer))
-        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._token_bytes: dict[tuple[int, bool], bytes] = {}
 
     @property
     def bos_text(self) -> str:
@@ -94,7 +94,7 @@ class Vocab:
             raise NativeCallFailed(f"llama_tokenize of {len(data)} bytes failed with {count}")
         return list(self._ffi.unpack(buffer, count)) if count else []
 
-    def piece(self, token: int, *, special: bool = True) -> bytes:
+    def token_bytes(self, token: int, *, special: bool = True) -> bytes:
         """Return the bytes of one token, which may be a part of a UTF-8 character.
 
         With `special` control tokens are spelled out, without it they are empty.
@@ -102,28 +102,28 @@ class Vocab:
         if not 0 <= token < self.num_tokens:
             return b""
         key = (token, special)
-        found = self._pieces.get(key)
+        found = self._token_bytes.get(key)
         if found is None:
-            found = self._pieces[key] = self._read_piece(token, special)
+            found = self._token_bytes[key] = self._read_token_bytes(token, special)
         return found
 
-    def read_pieces(self) -> Iterator[bytes]:
+    def read_all_token_bytes(self) -> Iterator[bytes]:
         """Yield the bytes of every token, in the order of the ids; control tokens spelled out.
 
-        Nothing of it is kept, so a thread may read while another one uses `piece`.
+        Nothing of it is kept, so a thread may read while another one uses `token_bytes`.
         """
-        buffer = self._ffi.new("char[]", PIECE_BUFFER_BYTES)
+        buffer = self._ffi.new("char[]", TOKEN_BUFFER_BYTES)
         read, pointer = self._lib.llama_token_to_piece, self.pointer
         for token in range(self.num_tokens):
-            length = read(pointer, token, buffer, PIECE_BUFFER_BYTES, 0, True)
+            length = read(pointer, token, buffer, TOKEN_BUFFER_BYTES, 0, True)
             if length < 0:
-                yield self._read_piece(token, True)
+                yield self._read_token_bytes(token, True)
             else:
                 yield bytes(self._ffi.buffer(buffer, length)[:])
 
     def detokenize(self, tokens: Sequence[int], *, special: bool) -> str:
         """Return the text of tokens; incomplete characters become U+FFFD."""
-        return b"".join(self.piece(token, special=special) for token in tokens).decode(
+        return b"".join(self.token_bytes(token, special=special) for token in tokens).decode(
             errors="replace"
         )
 
@@ -135,10 +135,10 @@ class Vocab:
                     f"token {token} is not in the vocabulary, which has 0 to {self.num_tokens - 1}"
                 )
 
-    def _read_piece(self, token: int, special: bool) -> bytes:
-        # A buffer per call: the call releases the GIL, and two threads may read pieces.
-        buffer = self._ffi.new("char[]", PIECE_BUFFER_BYTES)
-        read, size = self._lib.llama_token_to_piece, PIECE_BUFFER_BYTES
+    def _read_token_bytes(self, token: int, special: bool) -> bytes:
+        # A buffer per call: the call releases the GIL, and two threads may read tokens.
+        buffer = self._ffi.new("char[]", TOKEN_BUFFER_BYTES)
+        read, size = self._lib.llama_token_to_piece, TOKEN_BUFFER_BYTES
         length = read(self.pointer, token, buffer, size, 0, special)
         if length < 0:
             buffer = self._ffi.new("char[]", -length)

@@ -255,9 +255,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A token with its log probability before the sampling chain, and its rivals."""
 
     token: int
-    piece: bytes  # may be a part of a UTF-8 character
+    token_bytes: bytes  # may be a part of a UTF-8 character
     logprob: float
-    top: tuple[tuple[int, bytes, float], ...] = ()  # (token, piece, logprob), most likely first
+    top: tuple[tuple[int, bytes, float], ...] = ()  # (token, its bytes, logprob), most likely first
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -23,7 +23,7 @@ from milepost.protocol.messages import TokenLogprob
 TOOLS = [make_tool("read", path={"type": "string"})]
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.py"}}\n</tool_call>'
 REPLY = f"<think>\nLook.\n</think>\n\nI look.\n{CALL}"
-LOGPROB = TokenLogprob(token=97, piece=b"a", logprob=-0.5)
+LOGPROB = TokenLogprob(token=97, token_bytes=b"a", logprob=-0.5)
 
 
 def ask(api: Api, text: str, *, reason: str = "eos", **fields: Any) -> Any:

@@ -44,7 +44,10 @@ def test_completion_of_several_prompts_is_a_list(api: Api) -> None:
 
 
 def test_completion_probabilities(api: Api) -> None:
-    steps = (delta("a", logprobs=(TokenLogprob(token=97, piece=b"a", logprob=-0.1),)), finished())
+    steps = (
+        delta("a", logprobs=(TokenLogprob(token=97, token_bytes=b"a", logprob=-0.1),)),
+        finished(),
+    )
 
     answer = api.complete(*steps, path="/completion", logprobs=1).json()
 

@@ -17,7 +17,7 @@ PROGRESS = PromptProgress(
     request_id=1, num_tokens=10, num_cached=4, num_processed=8, elapsed_ms=5.0
 )
 LOGPROB = TokenLogprob(
-    token=97, piece=b"a", logprob=-0.5, top=((97, b"a", -0.5), (195, b"\xc3", float("-inf")))
+    token=97, token_bytes=b"a", logprob=-0.5, top=((97, b"a", -0.5), (195, b"\xc3", float("-inf")))
 )
 
 

@@ -14,7 +14,7 @@ from milepost.protocol.messages import TokenLogprob
 
 def logprob(piece: bytes, *rivals: bytes) -> TokenLogprob:
     return TokenLogprob(
-        token=1, piece=piece, logprob=-0.5, top=tuple((2, rival, -1.0) for rival in rivals)
+        token=1, token_bytes=piece, logprob=-0.5, top=tuple((2, rival, -1.0) for rival in rivals)
     )
 
 

@@ -21,7 +21,7 @@ class UnreadableVocab:
     eog_tokens: frozenset[int] = frozenset()
     control_tokens: frozenset[int] = frozenset()
 
-    def read_pieces(self) -> list[bytes]:
+    def read_all_token_bytes(self) -> list[bytes]:
         raise ValueError("too many tokens")
 
 

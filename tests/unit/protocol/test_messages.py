@@ -127,7 +127,9 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         choice=2,
         text="",
         tokens=(5, 6),
-        logprobs=(TokenLogprob(token=5, piece=b"\xc3", logprob=-0.5, top=((5, b"\xff", -0.5),)),),
+        logprobs=(
+            TokenLogprob(token=5, token_bytes=b"\xc3", logprob=-0.5, top=((5, b"\xff", -0.5),)),
+        ),
     ),
     Finished(
         request_id=1,

@@ -141,7 +141,7 @@ def _tokenize(services: Services, fields: TokenizeFields) -> TokenizeAnswer:
         return TokenizeAnswer(tokens=tuple(tokens))
     return TokenizeAnswer(
         tokens=tuple(
-            PieceShape(id=token, piece=_piece_shape(services.vocab.piece(token)))
+            PieceShape(id=token, piece=_piece_shape(services.vocab.token_bytes(token)))
             for token in tokens
         )
     )

@@ -84,12 +84,12 @@ def read_num_logprobs(fields: TextFields) -> int:
 def text_logprobs(logprobs: Iterable[TokenLogprob], first_offset: int) -> TextLogprobs:
     """Return logprobs as parallel lists; `first_offset` is where the first token's text starts."""
     entries = list(logprobs)
-    tokens = tuple(_token_text(entry.piece) for entry in entries)
+    tokens = tuple(_token_text(entry.token_bytes) for entry in entries)
     offsets = []
     offset = first_offset
     for entry in entries:
         offsets.append(offset)
-        offset += _num_chars(entry.piece)
+        offset += _num_chars(entry.token_bytes)
     return TextLogprobs(
         tokens=tokens,
         token_logprobs=tuple(max(entry.logprob, LOWEST_LOGPROB) for entry in entries),
@@ -150,7 +150,7 @@ class TextStream(CompletionStream):
         logprobs = None
         if self.wishes.logprobs:
             logprobs = text_logprobs(delta.logprobs, self._offsets[index])
-            self._offsets[index] += sum(_num_chars(entry.piece) for entry in delta.logprobs)
+            self._offsets[index] += sum(_num_chars(entry.token_bytes) for entry in delta.logprobs)
         choice = TextChoice(
             text=delta.text,
             index=index,

@@ -122,7 +122,7 @@ class ReplyPlacer:
         self._controls = ControlTexts(controls)
         # Some tokenizers put a space before each text, and would do so behind a reply.
         plain = vocab.tokenize("a", add_special=False, parse_special=False)
-        self._cuts_anywhere = b"".join(map(vocab.piece, plain)) == b"a"
+        self._cuts_anywhere = b"".join(map(vocab.token_bytes, plain)) == b"a"
 
     @property
     def counts(self) -> ReplyCounts:
@@ -214,7 +214,7 @@ class ReplyPlacer:
     def _ends_alike(self, reply: KeptReply, text: str) -> bool:
         """Say whether a text ends with the control token that the reply ends with."""
         last = reply.tokens[-1]
-        return last in self._control_ids and text.endswith(self._vocab.piece(last).decode())
+        return last in self._control_ids and text.endswith(self._vocab.token_bytes(last).decode())
 
     def _is_seam(self, prompt: RenderedPrompt, offset: int) -> bool:
         """Say whether what is after the offset can be tokenised on its own."""

@@ -198,7 +198,7 @@ class PromptTokenizer:
             target += len(text[done:offset].encode("utf-8", "replace"))
             done = offset
             while num_bytes < target and position < len(tokens):
-                end = _match_piece(data, num_bytes, self._vocab.piece(tokens[position]))
+                end = _match_piece(data, num_bytes, self._vocab.token_bytes(tokens[position]))
                 if not num_bytes <= end <= target:
                     break
                 num_bytes = end

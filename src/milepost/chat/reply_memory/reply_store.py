@@ -295,7 +295,7 @@ class ReplyKeeper:
         """Return what each token adds to the text of a reply."""
         is_control = self._vocab.is_control
         hidden = {token for token in set(tokens) if is_control(token) and not is_shown(token)}
-        return [b"" if token in hidden else self._vocab.piece(token) for token in tokens]
+        return [b"" if token in hidden else self._vocab.token_bytes(token) for token in tokens]
 
 
 def _written_ids(events: Iterable[ReplyEvent], text: str) -> tuple[str, ...]:

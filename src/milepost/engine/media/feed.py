@@ -100,8 +100,8 @@ class MediaFeed:
         return MediaCounts(query_id=message.query_id, counts=counts)
 
     def _lay_out(self, ref: MediaRef) -> MediaLayout:
-        pieces = self._layouts.find(ref)
-        return lay_out_media(self._file_key(ref.key), pieces)
+        parts = self._layouts.find(ref)
+        return lay_out_media(self._file_key(ref.key), parts)
 
     def _file_key(self, key: bytes) -> bytes:
         """Return a hash of all that the embeddings of a media depend on."""
@@ -293,9 +293,9 @@ class KnownEmbeddings:
 def is_as_laid_out(embeddings: Embeddings, span: MediaSpan) -> bool:
     """Return whether there is an embedding for each token of a span."""
     is_there = span.index < len(embeddings)
-    return is_there and len(embeddings[span.index]) == span.piece.num_tokens
+    return is_there and len(embeddings[span.index]) == span.block.num_tokens
 
 
 def size_of_embeddings(embeddings: Embeddings) -> int:
     """Return their bytes."""
-    return sum(piece.nbytes for piece in embeddings)
+    return sum(block.nbytes for block in embeddings)

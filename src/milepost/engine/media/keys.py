@@ -1,7 +1,7 @@
 """Keys that stand for media in a prompt: negative int32 numbers, made from the hash of its content.
 
-A key says besides whether a piece begins with it, and whether the position of what follows is
-further on by it. So any array of keys tells where its pieces begin, and at which position of the
+A key says besides whether a block begins with it, and whether the position of what follows is
+further on by it. So any array of keys tells where its blocks begin, and at which position of the
 context each of its items stands: wherever a history comes from (a slot, the tree, a file), nothing
 else needs to be kept with it. Pure.
 
@@ -10,7 +10,7 @@ else needs to be kept with it. Pure.
     │ 1: media │ IS_START  │ ADVANCES  │ bits of the hash, never 0 │
     └──────────┴───────────┴───────────┴───────────────────────────┘
 
-With M-RoPE an image takes fewer positions than tokens: only its last keys advance. Within a piece
+With M-RoPE an image takes fewer positions than tokens: only its last keys advance. Within a block
 positions are those of the image, and no prompt is ever taken up again there.
 """
 
@@ -31,43 +31,43 @@ HASH_BITS = ADVANCES - 1
 
 
 @dataclass(frozen=True, slots=True)
-class PieceSize:
-    """Tokens of a piece, and by how many positions what follows is further on."""
+class BlockSize:
+    """Tokens of a block, and by how many positions what follows is further on."""
 
     num_tokens: int
     num_positions: int
 
 
-def make_keys(content: bytes, pieces: Sequence[PieceSize]) -> list[np.ndarray]:
-    """Return the keys of each piece of a media, int32; `content` is all that its values depend on.
+def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[np.ndarray]:
+    """Return the keys of each block of a media, int32; `content` is all that its values depend on.
 
-    Raises NotSupported for a piece that takes more positions than tokens.
+    Raises NotSupported for a block that takes more positions than tokens.
     """
-    num_tokens = sum(piece.num_tokens for piece in pieces)
+    num_tokens = sum(block.num_tokens for block in blocks)
     stream = hashlib.shake_256(content, usedforsecurity=False).digest(4 * num_tokens)
     hashes = np.maximum(np.frombuffer(stream, "<i4") & HASH_BITS, 1).astype(np.int32)
     keys, start = [], 0
-    for piece in pieces:
-        num_still = piece.num_tokens - piece.num_positions
-        if num_still < 0 or piece.num_tokens == 0:
+    for block in blocks:
+        num_still = block.num_tokens - block.num_positions
+        if num_still < 0 or block.num_tokens == 0:
             raise NotSupported(
-                f"a media of {piece.num_tokens} tokens takes {piece.num_positions} positions"
+                f"a media of {block.num_tokens} tokens takes {block.num_positions} positions"
             )
-        part = hashes[start : start + piece.num_tokens] | IS_MEDIA
+        part = hashes[start : start + block.num_tokens] | IS_MEDIA
         part[num_still:] |= ADVANCES
         part[0] |= IS_START
         keys.append(part)
-        start += piece.num_tokens
+        start += block.num_tokens
     return keys
 
 
 def count_positions(keys: np.ndarray) -> int:
-    """Return the position behind a history, int32 of shape (n,), that ends outside of pieces."""
+    """Return the position behind a history, int32 of shape (n,), that ends outside of blocks."""
     return len(keys) - int(np.count_nonzero((keys & (IS_MEDIA | ADVANCES)) == IS_MEDIA))
 
 
 def is_inside(keys: np.ndarray, pos: int) -> bool:
-    """Return whether a piece goes on at an index of the keys; False at their end.
+    """Return whether a block goes on at an index of the keys; False at their end.
 
     A negative number without bits of a hash stands for no token at all.
     """
@@ -77,8 +77,8 @@ def is_inside(keys: np.ndarray, pos: int) -> bool:
     return key < 0 and not key & IS_START and bool(key & HASH_BITS)
 
 
-def floor_to_piece(keys: np.ndarray, pos: int) -> int:
-    """Return an index, or the begin of the piece that it lies in; 0 where none begins."""
+def floor_to_block(keys: np.ndarray, pos: int) -> int:
+    """Return an index, or the begin of the block that it lies in; 0 where none begins."""
     while pos > 0 and is_inside(keys, pos):
         pos -= 1
     return pos
@@ -89,5 +89,5 @@ def holds_up_to(keys: np.ndarray, pos_max: int) -> bool:
 
     That of an image with M-RoPE is where it begins, however many positions it takes.
     """
-    last = floor_to_piece(keys, len(keys) - 1)
+    last = floor_to_block(keys, len(keys) - 1)
     return count_positions(keys[:last]) <= pos_max < count_positions(keys)

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from milepost.engine.media.worker import MediaWorker
 from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
-from milepost.libllama.media import MediaSize, Piece, Projector, TextPiece
+from milepost.libllama.media import LayoutPart, MarkerTokens, MediaSize, Projector
 from milepost.protocol.messages import CountMedia, Generate, MediaRef
 
 MAX_LAYOUTS = 512  # sizes of media whose layout is remembered; arbitrary
 
 logger = logging.getLogger(__name__)
 
-Layout = tuple[Piece, ...] | MilepostError  # an error: it cannot be used
+Layout = tuple[LayoutPart, ...] | MilepostError  # an error: it cannot be used
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class MediaLayouts:
         self._computed: queue.SimpleQueue[tuple[MediaSize, Layout]] = queue.SimpleQueue()
         self._held: list[Held] = []
 
-    def find(self, ref: MediaRef) -> tuple[Piece, ...]:
-        """Return the pieces of a media; raises InvalidRequest when it cannot be used."""
+    def find(self, ref: MediaRef) -> tuple[LayoutPart, ...]:
+        """Return the parts of a media item; raises InvalidRequest when it cannot be used."""
         if self._model is None:
             raise InvalidRequest(
                 f"the server was started without a projector, so it takes no {ref.kind}; give one "
@@ -128,16 +128,16 @@ class MediaLayouts:
             self._layouts.popitem(last=False)
 
 
-def check_fits(pieces: Sequence[Piece], ref: MediaRef, num_ubatch_tokens: int) -> None:
-    """Raise InvalidRequest where a piece must be computed at once, and is too large for that."""
-    for piece in pieces:
-        if isinstance(piece, TextPiece) or piece.is_causal:
+def check_fits(parts: Sequence[LayoutPart], ref: MediaRef, num_ubatch_tokens: int) -> None:
+    """Raise InvalidRequest where a block must be computed at once, and is too large for that."""
+    for part in parts:
+        if isinstance(part, MarkerTokens) or part.is_causal:
             continue
-        if piece.num_tokens > num_ubatch_tokens:
+        if part.num_tokens > num_ubatch_tokens:
             raise InvalidRequest(
-                f"the {ref.kind} takes {piece.num_tokens} tokens that this model computes at "
+                f"the {ref.kind} takes {part.num_tokens} tokens that this model computes at "
                 f"once, which is more than a micro-batch of {num_ubatch_tokens}; start the server "
-                f"with --ubatch-size {piece.num_tokens} or more"
+                f"with --ubatch-size {part.num_tokens} or more"
             )
 
 

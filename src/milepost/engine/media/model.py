@@ -16,7 +16,7 @@ from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.threads import count_physical_cores
 from milepost.errors import ConfigurationError
 from milepost.libllama import Model
-from milepost.libllama.media import MediaPiece, MediaSize, Projector, ProjectorParams
+from milepost.libllama.media import EmbeddingBlock, MediaSize, Projector, ProjectorParams
 
 PROBED = (64, 48)  # pixels; small, and with more columns than rows
 
@@ -55,16 +55,16 @@ def check_image_tokens(least: int, most: int) -> None:
         )
 
 
-def choose_probed(projector: Projector, num_ubatch_tokens: int) -> MediaPiece | None:
+def choose_probed(projector: Projector, num_ubatch_tokens: int) -> EmbeddingBlock | None:
     """Return what stands for media when it is tried what the context's memory can do.
 
     None where even a small one does not fit into a micro-batch.
     """
     rate = projector.audio_sample_rate
     size = MediaSize("image", *PROBED) if projector.has_vision else MediaSize("audio", 0, 0, rate)
-    pieces = [piece for piece in projector.lay_out(size) if isinstance(piece, MediaPiece)]
-    fitting = [piece for piece in pieces if piece.num_tokens <= num_ubatch_tokens]
-    return min(fitting, key=lambda piece: piece.num_tokens, default=None)
+    blocks = [block for block in projector.lay_out(size) if isinstance(block, EmbeddingBlock)]
+    fitting = [block for block in blocks if block.num_tokens <= num_ubatch_tokens]
+    return min(fitting, key=lambda block: block.num_tokens, default=None)
 
 
 def make_media(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from milepost.engine.media.keys import PieceSize, make_keys
+from milepost.engine.media.keys import BlockSize, make_keys
 from milepost.errors import InvalidRequest
-from milepost.libllama.media import MediaPiece, Piece, count_tokens
+from milepost.libllama.media import EmbeddingBlock, LayoutPart, count_tokens
 from milepost.protocol.messages import Boundary, Generate, MediaRef
 
 KEY_BYTES = 32
@@ -25,26 +25,26 @@ MAX_MEDIA = 4096  # of a prompt; arbitrary: hundreds of screenshots are a long d
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MediaSpan:
-    """Where a piece of a media stands in a prompt."""
+    """Where an embedding block of a media item stands in a prompt."""
 
     start: int  # [start, end) in the keys of the prompt
     end: int
     ref: MediaRef
-    index: int  # of the piece, among those of its media that are embeddings
-    piece: MediaPiece
+    index: int  # of the block, among those of its media item
+    block: EmbeddingBlock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MediaLayout:
     """What one media becomes, wherever it stands."""
 
-    pieces: tuple[Piece, ...]
-    keys: tuple[np.ndarray, ...]  # of each piece, int32; those of text are tokens
+    parts: tuple[LayoutPart, ...]
+    keys: tuple[np.ndarray, ...]  # of each part, int32; those of text are tokens
 
     @property
     def num_tokens(self) -> int:
         """Tokens that it takes in a prompt."""
-        return count_tokens(self.pieces)
+        return count_tokens(self.parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,15 +56,17 @@ class ExpandedPrompt:
     spans: tuple[MediaSpan, ...]  # in rising order
 
 
-def lay_out_media(content: bytes, pieces: tuple[Piece, ...]) -> MediaLayout:
+def lay_out_media(content: bytes, parts: tuple[LayoutPart, ...]) -> MediaLayout:
     """Return the layout of a media; `content` is all that its embeddings depend on."""
-    sizes = [PieceSize(p.num_tokens, p.num_positions) for p in pieces if isinstance(p, MediaPiece)]
+    sizes = [
+        BlockSize(p.num_tokens, p.num_positions) for p in parts if isinstance(p, EmbeddingBlock)
+    ]
     keys = iter(make_keys(content, sizes))
     return MediaLayout(
-        pieces,
+        parts,
         tuple(
-            next(keys) if isinstance(piece, MediaPiece) else np.array(piece.tokens, np.int32)
-            for piece in pieces
+            next(keys) if isinstance(part, EmbeddingBlock) else np.array(part.tokens, np.int32)
+            for part in parts
         ),
     )
 
@@ -132,9 +134,9 @@ def check_boundaries(boundaries: Sequence[Boundary], media: Sequence[MediaRef]) 
 
 def _find_spans(layout: MediaLayout, ref: MediaRef, start: int) -> list[MediaSpan]:
     spans: list[MediaSpan] = []
-    for piece, keys in zip(layout.pieces, layout.keys, strict=True):
+    for part, keys in zip(layout.parts, layout.keys, strict=True):
         end = start + len(keys)
-        if isinstance(piece, MediaPiece):
-            spans.append(MediaSpan(start, end, ref, len(spans), piece))
+        if isinstance(part, EmbeddingBlock):
+            spans.append(MediaSpan(start, end, ref, len(spans), part))
         start = end
     return spans

@@ -123,7 +123,7 @@ def _check_positions(
     vocab = FakeVocab()
     starts = [0]
     for token in tokens:
-        starts.append(starts[-1] + len(vocab.piece(token)))
+        starts.append(starts[-1] + len(vocab.token_bytes(token)))
     assert [starts[pos] for pos in positions] == [
         len(rendered.text[:offset].encode()) for offset in offsets
     ]

@@ -156,9 +156,9 @@ class MergingVocab(FakeVocab):
         tokens = super().tokenize(text, add_special=add_special, parse_special=parse_special)
         return [300 if token == 0 else token for token in tokens]
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token."""
-        return b"\n\n" if token == 300 else super().piece(token)
+        return b"\n\n" if token == 300 else super().token_bytes(token)
 
 
 @pytest.mark.parametrize(

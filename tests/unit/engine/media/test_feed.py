@@ -13,12 +13,12 @@ from milepost.engine.media.layouts import MediaModel
 from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.media.worker import Done, Job
 from milepost.engine.sequence import Request
-from milepost.libllama.media import MediaPiece
+from milepost.libllama.media import EmbeddingBlock
 from milepost.protocol.messages import Generate, MediaData, MediaRef, NeedMedia
 from milepost.protocol.sampling import SamplingParams
 
 NO_OFFSETS = np.zeros((1, 0), np.int32)
-PIECE = MediaPiece(1, 1, NO_OFFSETS, NO_OFFSETS, is_causal=True)
+BLOCK = EmbeddingBlock(1, 1, NO_OFFSETS, NO_OFFSETS, is_causal=True)
 EMBEDDINGS = [np.zeros((1, 4), np.float32)]
 SIDE = 5000  # of images of 75 MB: three of them are asked for
 
@@ -70,7 +70,7 @@ def request(number: int, *images: MediaSpan) -> tuple[Request, tuple[MediaSpan, 
 
 def image(number: int, side: int = SIDE) -> MediaSpan:
     ref = MediaRef(kind="image", key=bytes([number]) * 32, width=side, height=side)
-    return MediaSpan(number, number + 1, ref, 0, PIECE)
+    return MediaSpan(number, number + 1, ref, 0, BLOCK)
 
 
 @pytest.fixture

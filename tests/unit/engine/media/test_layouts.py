@@ -9,7 +9,7 @@ import pytest
 
 from milepost.engine.media.layouts import MediaLayouts, MediaModel
 from milepost.errors import InvalidRequest, NativeCallFailed
-from milepost.libllama.media import MediaSize, Piece
+from milepost.libllama.media import LayoutPart, MediaSize
 from milepost.protocol.messages import CountMedia, MediaRef
 
 SOUND = MediaRef(kind="audio", key=b"", num_samples=16)
@@ -22,7 +22,7 @@ class FailingProjector:
     error: Exception
     has_audio: bool = True
 
-    def lay_out(self, size: MediaSize) -> tuple[Piece, ...]:
+    def lay_out(self, size: MediaSize) -> tuple[LayoutPart, ...]:
         raise self.error
 
 

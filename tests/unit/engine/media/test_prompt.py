@@ -9,7 +9,7 @@ import pytest
 
 from milepost.engine.media.prompt import MediaLayout, expand_prompt, lay_out_media
 from milepost.errors import InvalidRequest
-from milepost.libllama.media import MediaPiece, TextPiece
+from milepost.libllama.media import EmbeddingBlock, MarkerTokens
 from milepost.protocol.messages import Boundary, Generate, MediaRef
 from milepost.protocol.sampling import SamplingParams
 
@@ -17,14 +17,14 @@ TOKENS = np.arange(10, 16, dtype=np.int32)
 NO_OFFSETS = np.zeros((1, 0), np.int32)
 
 
-def piece(num_tokens: int, num_positions: int) -> MediaPiece:
-    return MediaPiece(num_tokens, num_positions, NO_OFFSETS, NO_OFFSETS, is_causal=True)
+def block(num_tokens: int, num_positions: int) -> EmbeddingBlock:
+    return EmbeddingBlock(num_tokens, num_positions, NO_OFFSETS, NO_OFFSETS, is_causal=True)
 
 
 def lay_out(ref: MediaRef) -> MediaLayout:
-    """Return a layout of two pieces between marks: eight tokens, six positions."""
-    pieces = (TextPiece((1, 2)), piece(3, 1), piece(2, 2), TextPiece((3,)))
-    return lay_out_media(ref.key, pieces)
+    """Return a layout of two blocks between marks: eight tokens, six positions."""
+    parts = (MarkerTokens((1, 2)), block(3, 1), block(2, 2), MarkerTokens((3,)))
+    return lay_out_media(ref.key, parts)
 
 
 def image(pos: int, name: str = "a") -> MediaRef:
