@@ -39,8 +39,8 @@ from milepost.chat.templates.template import ChatTemplate
 from milepost.config import EngineSettings, Settings
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.loop import Loop
-from milepost.engine.main import choose_parked, make_context, make_memory, model_info
-from milepost.engine.model_runtime import Memory
+from milepost.engine.main import choose_parked, make_context, make_runtime, model_info
+from milepost.engine.model_runtime import ModelRuntime
 from milepost.libllama import Batch, Context, Model, ModelParams, open_library
 from milepost.protocol.framing import encode_frame, front_end_reader
 from milepost.protocol.messages import Finished, FromEngine, Generate, Ready
@@ -161,17 +161,17 @@ LABELS = {
 class Bench:
     """Both sides of a server in this process, and what is said between them."""
 
-    def __init__(self, services: Services, memory: Memory, settings: EngineSettings) -> None:
+    def __init__(self, services: Services, runtime: ModelRuntime, settings: EngineSettings) -> None:
         self._services = services
         self._runner = asyncio.Runner()
         self._frames: list[bytes] = []
         self._ours, self._theirs = socket.socketpair()
-        self._context = TimedContext(memory.context)
+        self._context = TimedContext(runtime.context)
         self._connection = DirectConnection(self._theirs)
-        timed = replace(memory, context=self._context)  # type: ignore[arg-type]
+        timed = replace(runtime, context=self._context)  # type: ignore[arg-type]
         self._loop = Loop(timed, self._connection, settings, time.perf_counter)  # type: ignore[arg-type]
         services.engine.attach(self._frames.append)
-        services.engine.take(Ready(model=model_info(memory, settings, 0.0)))
+        services.engine.take(Ready(model=model_info(runtime, settings, 0.0)))
 
     def ask(self, messages: list[Message]) -> RequestTimes:
         """Send a conversation through all parts and return where the time went."""
@@ -282,10 +282,10 @@ def open_bench(settings: EngineSettings) -> Iterator[Bench]:
         Model(library, Path(settings.model_path), ModelParams()) as model,
         make_context(model, settings, num_parked := choose_parked(model, settings)) as context,
     ):
-        memory = make_memory(context, settings, num_parked)
+        runtime = make_runtime(context, settings, num_parked)
         served = Settings(engine=settings, model_name="benchmark")
         services = make_services(served, EngineClient())
-        bench = Bench(services, memory, settings)
+        bench = Bench(services, runtime, settings)
         try:
             yield bench
         finally:

@@ -45,7 +45,7 @@ class GreedyOracle:
         for end in sorted({*ends, len(prompt)}):
             inside = [span for span in spans if span.start <= start < span.end]
             pos = start - sum(
-                span.piece.num_tokens - span.piece.num_positions
+                span.block.num_tokens - span.block.num_positions
                 for span in spans
                 if span.end <= start
             )
@@ -55,7 +55,7 @@ class GreedyOracle:
                 row = self._compute(prompt[start:end], pos)
             start = end
         found = [log_softmax(self._context.logits(row))]
-        first = len(prompt) - sum(s.piece.num_tokens - s.piece.num_positions for s in spans)
+        first = len(prompt) - sum(s.block.num_tokens - s.block.num_positions for s in spans)
         for pos, token in enumerate(answer[:-1], first):
             row = self._compute([token], pos)
             found.append(log_softmax(self._context.logits(row)))
@@ -70,10 +70,10 @@ class GreedyOracle:
         batch = MediaBatch(
             self._context.model.library,
             self._images.embeddings(span)[part],
-            span.piece.positions(pos)[:, part],
+            span.block.positions(pos)[:, part],
         )
         batch.fill(0, wants_last=True)
-        self._context.decode_media(batch, is_causal=span.piece.is_causal)
+        self._context.decode_media(batch, is_causal=span.block.is_causal)
         return batch.num_tokens - 1
 
     def _compute(self, tokens: Sequence[int], start: int) -> int:

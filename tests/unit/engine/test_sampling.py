@@ -95,7 +95,7 @@ def test_logprobs_are_normalised_and_sorted() -> None:
     logits = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32)) + 7
     found = token_logprob(logits, 2, 3, lambda token: bytes([65 + token]))
     assert found.token == 2
-    assert found.piece == b"C"
+    assert found.token_bytes == b"C"
     assert math.exp(found.logprob) == pytest.approx(0.2, rel=1e-5)
     assert [rival for rival, _, _ in found.top] == [1, 3, 2]
     assert [piece for _, piece, _ in found.top] == [b"B", b"D", b"C"]
