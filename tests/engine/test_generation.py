@@ -201,7 +201,7 @@ def test_logprobs_are_probabilities_and_sorted(full: RunningEngine) -> None:
         assert found == sorted(found, reverse=True)
         assert sum(map(math.exp, found)) == pytest.approx(1, abs=1e-4)  # the whole vocabulary
         assert {token: logprob for token, _, logprob in one.top}[one.token] == one.logprob
-    assert b"".join(one.piece for one in logprobs(answer)).decode() == answer.text
+    assert b"".join(one.token_bytes for one in logprobs(answer)).decode() == answer.text
 
 
 def test_greedy_takes_the_first_rival(full: RunningEngine) -> None:
