@@ -6,10 +6,9 @@ those that were sampled here have their tokens (`reply_matching`), all others ma
 or a model's that wrote about control tokens. Only in the content of a reply the markers of
 reasoning and calls stay what they are: clients that parse replies themselves send them back so.
 
-Before a rendering, every spelled control token in untrusted text gets a mark, one private-use
-character, after its first character; after it, the marks are taken out again and their places
-noted. A mark, unlike a placeholder for the whole text, survives whatever a template does to strings
-(trim, split, JSON).
+Before a rendering, every spelled control token in untrusted text gets a mark, one sentinel, after
+its first character; after it, the marks are taken out again and their places noted. A mark, unlike
+a placeholder for the whole text, survives whatever a template does to strings (trim, split, JSON).
 
     content    see <|im_end|> here
     marked     see <▮|im_end|> here
@@ -18,18 +17,20 @@ noted. A mark, unlike a placeholder for the whole text, survives whatever a temp
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
-
-# Marks are drawn from here; no icon font in use has glyphs in this part of the private-use area.
-FIRST_MARK = 0xF700
-LAST_MARK = 0xF8CF
+from milepost.chat.conversation.sentinels import (
+    LAST_SENTINEL,
+    choose_sentinel,
+    strings_in,
+    unescape_sentinel,
+)
 
 UNTRUSTED_FIELDS = ("content", "reasoning_content", "name", "tool_call_id")
 MARKED_FIELDS = (*UNTRUSTED_FIELDS, "tool_calls")
@@ -61,7 +62,9 @@ class ControlTexts:
         """
         if self._pattern is None or not self._is_spelled_in(conversation):
             return conversation, ""
-        mark = _choose_mark(conversation)
+        parts = (conversation.messages, conversation.tools, conversation.documents)
+        # Somebody may have written all of them; the last one then loses its meaning in their text.
+        mark = choose_sentinel(*parts) or chr(LAST_SENTINEL)
         markers = find_markers()
         marked = replace(
             conversation,
@@ -140,7 +143,7 @@ class ControlTexts:
             if "tool_calls" in message and any(map(search, _call_strings(conversation, i))):
                 return True
         others = (conversation.tools, conversation.documents)
-        return any(map(search, _strings(others)))
+        return any(map(search, strings_in(others)))
 
     def _mark_message(self, message: Message, mark: str, markers: Container[str]) -> Message:
         trusted = markers if message["role"] == "assistant" else ()
@@ -171,56 +174,22 @@ def unmark(rendered: str, mark: str) -> RenderedPrompt:
     """Take the marks out of a rendered text and note where they were."""
     if not mark:
         return RenderedPrompt.of_trusted(rendered)
-    # tojson with ASCII escaping, if a template asks for it, writes the mark as an escape.
-    pieces = rendered.replace(_escaped(mark), mark).split(mark)
-    marks: list[int] = []
-    pos = 0
-    for piece in pieces[:-1]:
-        pos += len(piece)
-        marks.append(pos)
-    return RenderedPrompt("".join(pieces), tuple(marks))
+    texts = unescape_sentinel(rendered, mark).split(mark)
+    marks = tuple(accumulate(len(text) for text in texts[:-1]))
+    return RenderedPrompt("".join(texts), marks)
 
 
 def _call_strings(conversation: Conversation, index: int) -> Iterator[str]:
     """Yield all strings in the tool calls of a message; the JSON text where that has no escapes."""
     for j, call in enumerate(conversation.messages[index]["tool_calls"]):
         text = conversation.argument_texts.get((index, j), "\\")
-        yield from (text,) if "\\" not in text else _strings(call["function"]["arguments"])
+        yield from (text,) if "\\" not in text else strings_in(call["function"]["arguments"])
         yield call["function"]["name"]
         yield call.get("id", "")
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Yield all strings in a JSON value, keys included, however deep it is nested."""
-    values = [value]
-    while values:
-        item = values.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, list | tuple):
-            values.extend(item)
-        elif isinstance(item, dict):
-            yield from item
-            values.extend(item.values())
-
-
 def _insert(spelled: str, mark: str) -> str:
     return f"{spelled[0]}{mark}{spelled[1:]}"
-
-
-def _escaped(mark: str) -> str:
-    return json.dumps(mark)[1:-1]
-
-
-def _choose_mark(conversation: Conversation) -> str:
-    """Return a character that is nowhere in the conversation, not even as a JSON escape."""
-    parts = (conversation.messages, conversation.tools, conversation.documents)
-    text = json.dumps(parts, ensure_ascii=False, default=str)
-    for code in range(FIRST_MARK, LAST_MARK + 1):
-        if chr(code) not in text and _escaped(chr(code)) not in text:
-            return chr(code)
-    # Somebody has gone to some lengths; the last one then loses its meaning in their text only.
-    return chr(LAST_MARK)
 
 
 def _trie_pattern(texts: list[str]) -> str:

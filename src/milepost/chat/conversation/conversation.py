@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.chat.conversation.media_parts import (
-    FIRST_OPENING,
     PART_KINDS,
     MediaCollector,
     MediaPart,
-    choose_opening,
-    find_markers,
+    choose_media_sentinel,
     is_media,
     part_ends,
 )
+from milepost.chat.conversation.sentinels import FIRST_SENTINEL, find_markers
 from milepost.errors import InvalidRequest
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
@@ -69,7 +68,7 @@ class Conversation:
     argument_texts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     breakpoints: tuple[Breakpoint, ...] = ()  # no part of what templates see
     media: tuple[MediaPart, ...] = ()  # marker number i stands for media[i]
-    opening: str = ""  # what markers begin with; "" without media
+    sentinel: str = ""  # of the markers of media; "" without any
 
 
 def parse_conversation(
@@ -88,15 +87,16 @@ def parse_conversation(
         raise _invalid(f"messages must be a list of messages, not {_shown(messages)}")
     if not messages:
         raise _invalid("messages is empty; send at least one message, e.g. one with role 'user'")
-    media = MediaCollector(chr(FIRST_OPENING))
+    media = MediaCollector(chr(FIRST_SENTINEL))
     conversation = _parse(messages, tools, documents, media)
     if not media.parts:
         return conversation
-    opening = choose_opening((conversation.tools, conversation.documents, _texts_in(messages)))
-    if opening != media.opening:  # somebody has written what markers begin with
-        media = MediaCollector(opening)
+    texts = (conversation.tools, conversation.documents, _texts_in(messages))
+    sentinel = choose_media_sentinel(*texts)
+    if sentinel != media.sentinel:
+        media = MediaCollector(sentinel)
         conversation = _parse(messages, tools, documents, media)
-    return replace(conversation, media=tuple(media.parts), opening=opening)
+    return replace(conversation, media=tuple(media.parts), sentinel=sentinel)
 
 
 def _parse(
@@ -138,8 +138,8 @@ def media_in(message: Message, conversation: Conversation) -> tuple[MediaPart, .
     """Return the images and audio of a message, in their order."""
     if not conversation.media:
         return ()
-    _, numbers = find_markers(message["content"], conversation.opening)
-    return tuple(conversation.media[number] for number in numbers)
+    markers = find_markers(message["content"], conversation.sentinel)
+    return tuple(conversation.media[marker.number] for marker in markers)
 
 
 def _texts_in(messages: list[Any]) -> list[Any]:

@@ -1,43 +1,35 @@
 """Images and audio among the parts of messages, and the markers that stand for them in text.
 
-Templates know nothing of media here: each part becomes a marker, a few private-use characters,
-among the text parts of its message, and goes through the template like a word. In the rendered
-prompt the markers show where the media stand. What a part stands for is found by
-`milepost.media`; this module only names it.
+Templates know nothing of media here: each part becomes a marker (`sentinels`) among the text parts
+of its message, and goes through the template like a word. In the rendered prompt the markers show
+where the media stand. What a part stands for is found by `milepost.media`; this module only names
+it.
 
-    parts    text "before", image_url …, text "behind"
-    content  before▮0000behind
+    parts    text "before", image_url …, text "after"
+    content  before▮00000after
              ^ no newline next to a marker, as in llama-server
-
-Text of clients that happens to hold the first character of markers keeps its meaning: markers of
-such a conversation begin with another one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from milepost.chat.conversation.sentinels import (
+    FIRST_SENTINEL,
+    LAST_SENTINEL,
+    MARKER_CHARS,
+    choose_sentinel,
+    write_marker,
+)
 from milepost.errors import InvalidRequest
 
 MediaKind = Literal["image", "audio"]
 
-# Private-use characters behind those of `control_texts` and `message_spans`: sixteen digits, then
-# what markers may begin with.
-FIRST_DIGIT = 0xF8E1
-FIRST_OPENING = 0xF8F1
-LAST_OPENING = 0xF8FE
-DIGITS = "".join(chr(FIRST_DIGIT + i) for i in range(16))
-NUM_DIGITS = 4  # 65,536 media
-MARKER_CHARS = 1 + NUM_DIGITS
-MAX_MEDIA = 16**NUM_DIGITS
-CHARS = {ord(f"{i:x}"): digit for i, digit in enumerate(DIGITS)}
-VALUES = {ord(digit): f"{i:x}" for i, digit in enumerate(DIGITS)}
-
+MAX_MEDIA = 1 << 16  # of a request; arbitrary
 # Type of a part -> kind, and the key of what it holds.
 PART_KINDS: Mapping[str, tuple[MediaKind, str]] = {
     "image_url": ("image", "image_url"),
@@ -68,8 +60,8 @@ class MediaPart:
 class MediaCollector:
     """Takes the media parts of a conversation, in their order, and gives out their markers."""
 
-    def __init__(self, opening: str) -> None:
-        self.opening = opening
+    def __init__(self, sentinel: str) -> None:
+        self.sentinel = sentinel
         self.parts: list[MediaPart] = []
 
     def add(self, part: Mapping[str, Any], where: str) -> str:
@@ -81,7 +73,7 @@ class MediaCollector:
             raise _invalid(f"{where} is one of more than {MAX_MEDIA} images; send fewer")
         kind, key = PART_KINDS[part["type"]]
         self.parts.append(MediaPart(kind, where, _read_source(part, key, where)))
-        return self.opening + f"{len(self.parts) - 1:0{NUM_DIGITS}x}".translate(CHARS)
+        return write_marker(self.sentinel, len(self.parts) - 1)
 
 
 def is_media(part: Mapping[str, Any]) -> bool:
@@ -104,39 +96,19 @@ def part_ends(parts: Iterable[Mapping[str, Any]]) -> list[int]:
     return ends
 
 
-def choose_opening(texts: object) -> str:
-    """Return a character that is nowhere in the texts of a request, not even as a JSON escape."""
-    text = json.dumps(texts, ensure_ascii=False, default=str)
-    for code in range(FIRST_OPENING, LAST_OPENING + 1):
-        if chr(code) not in text and _escape(code) not in text:
-            return chr(code)
-    raise _invalid(
-        "the texts of the request hold all of the private-use characters U+F8F1 to U+F8FE, of "
-        "which one is needed to mark the places of images; leave one out"
-    )
+def choose_media_sentinel(*texts: object) -> str:
+    """Return a sentinel for the markers of a request with these texts.
 
-
-def write_out_markers(text: str, opening: str) -> str:
-    """Return a rendered text with those markers written out that a template has escaped.
-
-    As its `tojson` may, if it asks for ASCII.
+    Raises InvalidRequest when the texts hold all there are.
     """
-    escaped = _escape(ord(opening))
-    if escaped not in text:
-        return text
-    digits = "|".join(re.escape(_escape(ord(digit))) for digit in DIGITS)
-    pattern = f"{re.escape(escaped)}(?:{digits}){{{NUM_DIGITS}}}"
-    return re.sub(pattern, lambda match: str(json.loads(f'"{match[0]}"')), text)
-
-
-def find_markers(text: str, opening: str) -> tuple[tuple[int, ...], list[int]]:
-    """Return the offsets of the markers in a text, and the numbers of their media."""
-    offsets: list[int] = []
-    numbers: list[int] = []
-    for match in re.finditer(f"{opening}([{DIGITS}]{{{NUM_DIGITS}}})", text):
-        offsets.append(match.start())
-        numbers.append(int(match[1].translate(VALUES), 16))
-    return tuple(offsets), numbers
+    sentinel = choose_sentinel(*texts)
+    if sentinel is None:
+        raise _invalid(
+            f"the texts of the request hold all of the private-use characters "
+            f"U+{FIRST_SENTINEL:X} to U+{LAST_SENTINEL:X}, of which one is needed to mark the "
+            "places of images; leave one out"
+        )
+    return sentinel
 
 
 def _read_source(part: Mapping[str, Any], key: str, where: str) -> str:
@@ -152,10 +124,6 @@ def _read_source(part: Mapping[str, Any], key: str, where: str) -> str:
     if not value:
         raise _invalid(f"{where} is empty; send a data URL, or leave the part out")
     return value
-
-
-def _escape(code: int) -> str:
-    return f"\\u{code:04x}"
 
 
 def _shown(value: object) -> str:

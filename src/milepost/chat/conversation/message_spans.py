@@ -1,29 +1,20 @@
 """Finds where the text of each message stands in a prompt.
 
-The conversation is rendered once more with a mark before and behind the text of its messages; the
-marks are taken out again and their places noted. A mark is inside of surrounding white space,
-which templates trim, and carries the number of its message, because templates leave texts out and
-move them. Whether marks changed what a template does shows in the comparison with the real
-prompt: places count only where the texts agree.
+The conversation is rendered once more with a mark (`sentinels`) before and after the text of its
+messages; the marks are taken out again and their places noted. A mark is inside of surrounding
+white space, which templates trim, and carries the number of its message, because templates leave
+texts out and move them. Whether marks changed what a template does shows in the comparison with the
+real prompt: spans count only where the texts agree.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, Message
-
-# Private-use characters behind those of `control_texts`: one opens a mark, sixteen are its digits.
-FIRST_CHAR = 0xF8D0
-OPENING = chr(FIRST_CHAR)
-DIGITS = "".join(chr(FIRST_CHAR + 1 + i) for i in range(16))
-NUM_DIGITS = 5  # a million messages
-MARK = re.compile(f"{OPENING}([{DIGITS}]{{{NUM_DIGITS}}})")
-VALUES = {ord(digit): f"{i:x}" for i, digit in enumerate(DIGITS)}
-CHARS = {ord(f"{i:x}"): digit for i, digit in enumerate(DIGITS)}
+from milepost.chat.conversation.sentinels import find_markers, write_marker
 
 MARKED_FIELDS = ("reasoning_content", "content")
 
@@ -49,37 +40,32 @@ def take_messages(
     )
 
 
-def mark_messages(conversation: Conversation, first: int = 0) -> Conversation:
+def mark_messages(conversation: Conversation, sentinel: str, first: int = 0) -> Conversation:
     """Return the conversation with marks around the texts of its messages from `first` on."""
     messages = [
-        _mark_message(message, i) if i >= first else message
+        _mark_message(message, write_marker(sentinel, i)) if i >= first else message
         for i, message in enumerate(conversation.messages)
     ]
     return replace(conversation, messages=messages)
 
 
-def take_marks_out(marked: str) -> tuple[str, dict[int, Span]]:
+def take_marks_out(marked: str, sentinel: str) -> tuple[str, dict[int, Span]]:
     """Return the text without marks, and where the messages stand in it, by index.
 
     What a template has put out of order is left out, so the spans do not overlap.
     """
-    pieces: list[str] = []
+    texts: list[str] = []
     spans: dict[int, Span] = {}
     pos = done = 0
-    for match in MARK.finditer(marked):
-        pieces.append(marked[done : match.start()])
-        pos += match.start() - done
-        done = match.end()
-        index = int(match[1].translate(VALUES), 16)
-        spans[index] = Span(spans[index].start if index in spans else pos, pos)
-    pieces.append(marked[done:])
-    text = "".join(pieces)
+    for mark in find_markers(marked, sentinel):
+        texts.append(marked[done : mark.start])
+        pos += mark.start - done
+        done = mark.end
+        start = spans[mark.number].start if mark.number in spans else pos
+        spans[mark.number] = Span(start, pos)
+    texts.append(marked[done:])
+    text = "".join(texts)
     return text, _in_order(spans, len(text))
-
-
-def has_marks(text: str) -> bool:
-    """Say whether the text holds what would be taken for a mark."""
-    return OPENING in text
 
 
 def common_prefix(one: str, other: str) -> int:
@@ -110,8 +96,7 @@ def common_suffix(one: str, other: str) -> int:
     return low
 
 
-def _mark_message(message: Message, index: int) -> Message:
-    mark = OPENING + f"{index:0{NUM_DIGITS}x}".translate(CHARS)
+def _mark_message(message: Message, mark: str) -> Message:
     marked = message.copy()
     for key in MARKED_FIELDS:
         text = message.get(key, "")
@@ -124,7 +109,7 @@ def _mark_message(message: Message, index: int) -> Message:
 
 
 def _in_order(spans: dict[int, Span], limit: int) -> dict[int, Span]:
-    """Drop spans that begin behind the next message: some templates move the system message."""
+    """Drop spans that begin after the next message: some templates move the system message."""
     ordered: Iterable[int] = sorted(spans, reverse=True)
     kept: dict[int, Span] = {}
     for index in ordered:

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from milepost.chat.conversation.media_parts import MARKER_CHARS
+from milepost.chat.conversation.sentinels import MARKER_CHARS
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from milepost.chat.conversation.message_spans import (
     take_marks_out,
     take_messages,
 )
+from milepost.chat.conversation.sentinels import choose_sentinel
 from milepost.chat.templates.history_probe import Render
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
@@ -152,11 +153,14 @@ class Frames:
         """Read the frame behind the first `num_before` messages of a window."""
         is_last = num_before == len(window.messages)
         before = take_messages(window, range(num_before), window.tools)
+        sentinel = choose_sentinel(window.messages, window.tools, window.documents)
+        if sentinel is None:
+            return None
         shorter = self._render(before, False)
-        marked = self._render(mark_messages(window), is_last)
+        marked = self._render(mark_messages(window, sentinel), is_last)
         if shorter is None or marked is None:
             return None
-        text, spans = take_marks_out(marked)
+        text, spans = take_marks_out(marked, sentinel)
         low = spans[num_before - 1].end if num_before - 1 in spans else None
         following = spans.get(num_before)
         high = len(text) if is_last else following.start if following else None

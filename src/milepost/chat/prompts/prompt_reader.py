@@ -16,12 +16,12 @@ from milepost.chat.conversation.message_spans import (
     Span,
     common_prefix,
     common_suffix,
-    has_marks,
     mark_messages,
     take_marks_out,
     take_messages,
 )
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.conversation.sentinels import choose_sentinel
 from milepost.chat.prompts.frames import Frames, count_head, take_window, window_indices
 from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
 from milepost.chat.templates.history_probe import (
@@ -142,19 +142,22 @@ class PromptReader:
         self, conversation: Conversation, text: str, first: int, add_generation_prompt: bool
     ) -> dict[int, Span]:
         """Return where the messages from `first` on stand."""
-        if has_marks(text):
+        sentinel = choose_sentinel(text, conversation.messages[first:])
+        if sentinel is None:
             return {}
         num_messages = len(conversation.messages)
         indices = window_indices(conversation, first, num_messages)
         if len(indices) < num_messages:
             window = take_window(conversation, first, num_messages)
             num_before = len(indices) - (num_messages - first)
-            marked = self._render(mark_messages(window, num_before), add_generation_prompt)
-            placed, is_complete = _match(marked, text)
+            marked = self._render(
+                mark_messages(window, sentinel, num_before), add_generation_prompt
+            )
+            placed, is_complete = _match(marked, sentinel, text)
             if is_complete:
                 return {indices[i]: span for i, span in placed.items()}
-        marked = self._render(mark_messages(conversation, first), add_generation_prompt)
-        return _match(marked, text)[0]
+        marked = self._render(mark_messages(conversation, sentinel, first), add_generation_prompt)
+        return _match(marked, sentinel, text)[0]
 
     def _render_head(self, conversation: Conversation, text: str, known: History | None) -> str:
         """Return what all conversations with these system messages and tools begin with."""
@@ -219,14 +222,14 @@ def _count_unmoved(known: History, conversation: Conversation, text: str, num_sh
     return 0
 
 
-def _match(marked: str | None, text: str) -> tuple[dict[int, Span], bool]:
+def _match(marked: str | None, sentinel: str, text: str) -> tuple[dict[int, Span], bool]:
     """Return the places of marked messages in a text, and whether none is missing.
 
     They count where the text without marks has a common start or end with the other.
     """
     if marked is None:
         return {}, False
-    rendered, spans = take_marks_out(marked)
+    rendered, spans = take_marks_out(marked, sentinel)
     prefix_end = common_prefix(rendered, text)
     suffix_start = len(rendered) - common_suffix(rendered, text)
     moved = len(text) - len(rendered)

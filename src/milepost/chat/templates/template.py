@@ -17,8 +17,8 @@ import jinja2
 
 from milepost.chat.conversation.control_texts import ControlTexts, unmark
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.media_parts import find_markers, write_out_markers
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, media_span
+from milepost.chat.conversation.sentinels import find_markers, unescape_sentinel
 from milepost.chat.formats.probe_texts import Probe
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.environment import RaisedByTemplate, TemplateEnvironment
@@ -161,7 +161,7 @@ class ChatTemplate:
         text = self._render_as_given(shown, add_generation_prompt, kwargs)
         if not conversation.media:
             return unmark(text, mark)
-        text = write_out_markers(text, conversation.opening)
+        text = unescape_sentinel(text, conversation.sentinel)
         return self._note_media(unmark(text, mark), conversation)
 
     def _show_tools(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> Conversation:
@@ -188,21 +188,21 @@ class ChatTemplate:
 
     def _note_media(self, prompt: RenderedPrompt, conversation: Conversation) -> RenderedPrompt:
         """Note where the markers of media stand, which templates must neither drop nor move."""
-        offsets, numbers = find_markers(prompt.text, conversation.opening)
+        markers = list(find_markers(prompt.text, conversation.sentinel))
         for i, part in enumerate(conversation.media):
-            if numbers[i : i + 1] != [i]:
+            if [marker.number for marker in markers[i : i + 1]] != [i]:
                 raise TemplateFailed(
                     f"the chat template of {self.name} does not keep {part.where} in its place; "
                     "leave it out, or give another template with --chat-template",
                     param="messages",
                 )
-        if len(numbers) > len(conversation.media):
+        if len(markers) > len(conversation.media):
             raise TemplateFailed(
                 f"the chat template of {self.name} writes images more than once; leave them out, "
                 "or give another template with --chat-template",
                 param="messages",
             )
-        return prompt.with_spans(map(media_span, offsets))
+        return prompt.with_spans(media_span(marker.start) for marker in markers)
 
     def _render_or_none(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]

@@ -12,7 +12,13 @@ from tests.fakes.vocab import IM_END, IM_START, FakeVocab
 from tests.published import TEMPLATE_PATHS
 
 from milepost.chat.conversation.conversation import Conversation, parse_conversation
-from milepost.chat.conversation.media_parts import FIRST_OPENING, MARKER_CHARS, MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
+from milepost.chat.conversation.sentinels import (
+    FIRST_SENTINEL,
+    LAST_SENTINEL,
+    MARKER_CHARS,
+    write_marker,
+)
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.token_memo import MemoLimits
 from milepost.chat.prompts.tokenizer import PromptTokenizer
@@ -22,7 +28,7 @@ from milepost.chat.templates.template_set import TemplateSet
 from milepost.errors import InvalidRequest, TemplateFailed
 
 TURN = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
-MARKER = chr(FIRST_OPENING) + chr(FIRST_OPENING - 16) * 4  # of the first image
+MARKER = write_marker(chr(FIRST_SENTINEL), 0)  # of the first image
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 REMEMBERS_ALL = MemoLimits(min_chars=1)
 
@@ -135,10 +141,10 @@ def test_text_that_looks_like_a_marker_is_not_taken_for_one_that_was_known() -> 
     assert positions == [len(tokens) - 1]
 
 
-def test_texts_with_all_openings_are_refused_with_a_sentence() -> None:
-    openings = "".join(chr(FIRST_OPENING + i) for i in range(14))
-    with pytest.raises(InvalidRequest, match=r"private-use characters U\+F8F1 to U\+F8FE"):
-        parse_conversation([user(text(openings), IMAGE)])
+def test_texts_with_all_sentinels_are_refused_with_a_sentence() -> None:
+    sentinels = "".join(map(chr, range(FIRST_SENTINEL, LAST_SENTINEL + 1)))
+    with pytest.raises(InvalidRequest, match=r"private-use characters U\+F700 to U\+F8EE"):
+        parse_conversation([user(text(sentinels), IMAGE)])
 
 
 def test_no_control_token_is_spelled_across_an_image() -> None:
@@ -237,7 +243,7 @@ def test_what_stood_before_and_between_images_is_not_tokenised_again() -> None:
     vocab.num_chars = 0
     tokenize(parse_conversation([*known, user(text("c")), user(text("d"))]), tokenizer=tokenizer)
     assert vocab.num_chars < 200
-    assert MARKER_CHARS == 5
+    assert MARKER_CHARS == 6
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN_TEMPLATES))

@@ -13,6 +13,9 @@ from milepost.chat.conversation.message_spans import (
     take_marks_out,
     take_messages,
 )
+from milepost.chat.conversation.sentinels import FIRST_SENTINEL
+
+SENTINEL = chr(FIRST_SENTINEL)
 
 
 def messages_of(*contents: str) -> list[dict[str, str]]:
@@ -20,32 +23,34 @@ def messages_of(*contents: str) -> list[dict[str, str]]:
 
 
 def test_spans_are_those_of_the_texts_without_white_space() -> None:
-    marked = mark_messages(parse_conversation(messages_of(" one\n", "", "three")))
+    marked = mark_messages(parse_conversation(messages_of(" one\n", "", "three")), SENTINEL)
     rendered = "".join(f"<{message['content']}>" for message in marked.messages)
-    text, spans = take_marks_out(rendered)
+    text, spans = take_marks_out(rendered, SENTINEL)
     assert text == "< one\n><><three>"
     assert spans == {0: Span(2, 5), 2: Span(10, 15)}
 
 
 def test_reasoning_and_content_are_one_span() -> None:
     message = {"role": "assistant", "content": "so", "reasoning_content": "as"}
-    (marked,) = mark_messages(parse_conversation([message])).messages
-    text, spans = take_marks_out(f"{marked['reasoning_content']}</think>{marked['content']}")
+    (marked,) = mark_messages(parse_conversation([message]), SENTINEL).messages
+    text, spans = take_marks_out(
+        f"{marked['reasoning_content']}</think>{marked['content']}", SENTINEL
+    )
     assert text == "as</think>so"
     assert spans == {0: Span(0, 12)}
 
 
 def test_only_later_messages_are_marked() -> None:
     conversation = parse_conversation(messages_of("one", "two"))
-    marked = mark_messages(conversation, 1)
+    marked = mark_messages(conversation, SENTINEL, 1)
     assert marked.messages[0] == conversation.messages[0]
-    assert take_marks_out(marked.messages[1]["content"]) == ("two", {1: Span(0, 3)})
+    assert take_marks_out(marked.messages[1]["content"], SENTINEL) == ("two", {1: Span(0, 3)})
 
 
 def test_a_message_put_behind_others_is_left_out() -> None:
-    marked = mark_messages(parse_conversation(messages_of("system", "one", "two")))
+    marked = mark_messages(parse_conversation(messages_of("system", "one", "two")), SENTINEL)
     contents = [message["content"] for message in marked.messages]
-    _, spans = take_marks_out(contents[1] + contents[2] + contents[0])
+    _, spans = take_marks_out(contents[1] + contents[2] + contents[0], SENTINEL)
     assert spans == {1: Span(0, 3), 2: Span(3, 6)}
 
 
