@@ -13,11 +13,12 @@ import milepost
 
 SOURCE = Path(milepost.__file__).parent
 
-BASE = {"errors", "units", "logs", "config"}  # light, and free of decisions
+BASE = {"errors", "units", "logs", "lru", "config"}  # light, and free of decisions
 # Package or module -> what of ours it may import besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "lru": set(),
     "config": {"errors", "units", "protocol"},
     "logs": {"errors", "config"},
     "protocol": {"errors"},
@@ -25,8 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cache": {"errors", "units"},
     "metrics": {"errors", "units", "protocol"},
     "engine": BASE | {"protocol", "cache", "libllama"},
-    "chat": {"errors", "config", "protocol"},
-    "media": {"errors", "config", "chat"},
+    "chat": {"errors", "lru", "config", "protocol"},
+    "media": {"errors", "lru", "config", "chat"},
     "workers": BASE | {"protocol"},
     "api": BASE | {"protocol", "chat", "media", "workers", "metrics"},
     "dashboard": {"metrics"},

@@ -61,7 +61,10 @@ class RequestRecord:
 
 
 class RequestHistory:
-    """The records of the last completions, by the id of their answer."""
+    """The records of the last completions, by the id of their answer.
+
+    A ring, not a cache: to look at one does not keep it.
+    """
 
     def __init__(self, max_requests: int = MAX_REQUESTS) -> None:
         self._max_requests = max_requests

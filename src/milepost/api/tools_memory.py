@@ -10,25 +10,25 @@ import hashlib
 import json
 
 from milepost.chat.conversation.conversation import Conversation
+from milepost.lru import LruCache
 from milepost.protocol.messages import SYSTEM_ROLES
 
 MAX_HEADS = 256  # arbitrary; some 100 bytes each
 
 
 class ToolsMemory:
-    """Filled by the threads that prepare requests; a lost entry is a less exact report."""
+    """Filled by the threads that prepare requests."""
 
     def __init__(self) -> None:
-        self._seen: dict[bytes, bytes] = {}  # digest of system messages -> of tools; latest last
+        # Digest of the system messages -> of the tools.
+        self._seen: LruCache[bytes, bytes] = LruCache(MAX_HEADS)
 
     def is_new(self, conversation: Conversation) -> bool:
         """Return whether the system messages were last seen with other tools, and note these."""
         heads = [each for each in conversation.messages if each["role"] in SYSTEM_ROLES]
         head, tools = _digest(heads), _digest(conversation.tools)
-        last = self._seen.pop(head, None)
-        self._seen[head] = tools
-        if len(self._seen) > MAX_HEADS:
-            self._seen.pop(next(iter(self._seen)), None)
+        last = self._seen.get(head)
+        self._seen.put(head, tools)
         return last is not None and last != tools
 
 

@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 class CacheControl:
-    """Owns the tokens of the last requests, by the front end's number for them."""
+    """Owns the tokens of the last requests, by the front end's number for them.
+
+    They are a ring, not a cache, as those of the front end are: to pin one does not keep it.
+    """
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ allowed tokens only when that one is refused, which costs a hundred times as muc
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from milepost.errors import InvalidRequest, NotSupported
 from milepost.libllama import Candidates, Grammar, Library, Model, Vocab
+from milepost.lru import LruCache
 from milepost.protocol.messages import Generate
 
 # Compiled grammars that are kept: an agent sends the same tools with every step, and compiling
@@ -129,7 +129,7 @@ class ConstraintMaker:
     def __init__(self, model: Model) -> None:
         self._model = model  # must outlive the thread
         self._table: Future[LLTokenizer] | None = None
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._compiled: LruCache[str, LLMatcher] = LruCache(MAX_COMPILED)
 
     def prepare(self) -> None:
         """Begin to make the table, on a thread."""
@@ -162,10 +162,7 @@ class ConstraintMaker:
             matcher = LLMatcher(self._find_table(), text)
             if matcher.is_error():
                 raise InvalidRequest(f"the grammar cannot be compiled: {matcher.get_error()}")
-            self._compiled[text] = matcher
-            if len(self._compiled) > MAX_COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(text)
+            self._compiled.put(text, matcher)
         return matcher
 
     def _find_table(self) -> LLTokenizer:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from milepost.lru import LruCache
+
 MAX_BYTES = 16 << 20  # of logits and tokens; arbitrary: some 25 prompts of a large vocabulary
 
 
@@ -19,33 +21,18 @@ class PromptLogits:
     """Owns copies of logits by the tokens of their prompts; the least recently used goes first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._rows: dict[bytes, np.ndarray] = {}  # the latest last
-        self._num_bytes = 0
+        self._rows: LruCache[bytes, np.ndarray] = LruCache(
+            max_size=max_bytes, size_of=lambda prompt, row: len(prompt) + row.nbytes
+        )
 
     def note(self, prompt: np.ndarray, logits: np.ndarray) -> None:
-        """Keep a copy of the logits, float32 of shape (num_vocab,), behind an int32 prompt."""
-        key = prompt.tobytes()
-        self._forget(key)
-        self._rows[key] = logits.copy()
-        self._num_bytes += len(key) + logits.nbytes
-        while self._num_bytes > self._max_bytes:
-            self._forget(next(iter(self._rows)))
+        """Keep a copy of the logits, float32 of shape (num_vocab,), after an int32 prompt."""
+        self._rows.put(prompt.tobytes(), logits.copy())
 
     def find(self, prompt: np.ndarray) -> np.ndarray | None:
-        """Return the logits behind a prompt, None if they are not known; not to be changed."""
-        key = prompt.tobytes()
-        row = self._rows.get(key)
-        if row is not None:
-            self._rows[key] = self._rows.pop(key)
-        return row
+        """Return the logits after a prompt, None if they are not known; not to be changed."""
+        return self._rows.get(prompt.tobytes())
 
     def clear(self) -> None:
         """Forget everything."""
         self._rows.clear()
-        self._num_bytes = 0
-
-    def _forget(self, key: bytes) -> None:
-        row = self._rows.pop(key, None)
-        if row is not None:
-            self._num_bytes -= len(key) + row.nbytes

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from weakref import WeakSet
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.config import MediaInputSettings
 from milepost.errors import InvalidRequest
+from milepost.lru import LruCache
 from milepost.media.audio import decode_audio
 from milepost.media.decoded import DecodedMedia, MediaFacts
 from milepost.media.images import decode_image
@@ -93,7 +93,7 @@ class MediaLoader:
         # One decodes: more would only take cores from the engine.
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="media")
         self._fetching = ThreadPoolExecutor(NUM_FETCHING_THREADS, thread_name_prefix="fetch")
-        self._known: OrderedDict[bytes, MediaFacts] = OrderedDict()  # last used last
+        self._known: LruCache[bytes, MediaFacts] = LruCache(MAX_REMEMBERED)
 
     async def load(self, parts: Sequence[MediaPart], audio_rate: int) -> MediaFiles:
         """Return what the media parts of a request stand for, in their order.
@@ -158,19 +158,13 @@ class MediaLoader:
             self._holders.add(reader)
 
     def _look_at(self, work: _Decoding) -> tuple[MediaFacts, DecodedMedia | None]:
-        """Return what a source stands for, and its decoded bytes unless it was known.
-
-        Only the one decoding thread runs this, so `_known` needs no lock.
-        """
+        """Return what a source stands for, and its decoded bytes unless it was known."""
         source = work.source_hash()
-        known = self._known.pop(source, None)
+        known = self._known.get(source)
         if known is not None:
-            self._known[source] = known
             return known, None
         decoded = work.decode()
-        self._known[source] = decoded.facts
-        if len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
+        self._known.put(source, decoded.facts)
         return decoded.facts, decoded
 
     async def _run(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:

@@ -33,6 +33,7 @@ from milepost.chat.prompts.reply_matching import (
     ReplyPlacer,
 )
 from milepost.chat.templates.template_set import TemplateSet
+from milepost.lru import LruCache
 from milepost.protocol.messages import TOOL_ROLES, BoundaryKind
 
 MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
@@ -79,15 +80,16 @@ class PromptBoundaries:
 class BoundaryFinder:
     """Finds the boundaries of prompts that the templates of one model made.
 
-    Two threads may prepare requests at once, so what is remembered is replaced, not changed; at
-    worst one of two histories is forgotten.
+    Two threads may prepare requests at once: what is remembered is never changed, and at worst one
+    of two histories is forgotten.
     """
 
     def __init__(self, templates: TemplateSet, replies: ReplyPlacer | None = None) -> None:
         self._templates = templates
         self._replies = replies
-        self._readers: dict[tuple[int, str, bool], PromptReader] = {}  # last used last
-        self._histories: tuple[tuple[PromptReader, History], ...] = ()  # last used last
+        self._readers: LruCache[tuple[int, str, bool], PromptReader] = LruCache(MAX_READERS)
+        # By the ids of the histories.
+        self._histories: LruCache[int, tuple[PromptReader, History]] = LruCache(MAX_HISTORIES)
 
     @property
     def reply_counts(self) -> ReplyCounts:
@@ -96,7 +98,7 @@ class BoundaryFinder:
 
     def forget(self) -> None:
         """Forget all conversations; each costs more again once, and nothing else changes."""
-        self._histories = ()
+        self._histories.clear()
 
     def find(
         self,
@@ -145,16 +147,16 @@ class BoundaryFinder:
         template = self._templates.choose(conversation)
         has_tools = bool(conversation.tools)
         key = (id(template), json.dumps(kwargs, sort_keys=True, default=str), has_tools)
-        readers = dict(self._readers)
-        reader = readers.pop(key, None) or PromptReader(template, kwargs, has_tools=has_tools)
-        readers[key] = reader
-        self._readers = dict(list(readers.items())[-MAX_READERS:])
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = PromptReader(template, kwargs, has_tools=has_tools)
+            self._readers.put(key, reader)
         return reader
 
     def _recall(self, reader: PromptReader, conversation: Conversation) -> History | None:
         """Return the history that shares most messages, the latest of those; None if none does."""
         best, most = None, 0
-        for its_reader, history in reversed(self._histories):
+        for its_reader, history in reversed(self._histories.values()):
             if its_reader is reader:
                 num_shared = count_shared(history.conversation, conversation)
                 if num_shared > most:
@@ -162,10 +164,12 @@ class BoundaryFinder:
         return best
 
     def _remember(self, reader: PromptReader, history: History, known: History | None) -> None:
-        others = [each for each in self._histories if each[1] is not known]
-        if known is not None and history.num_shared < len(known.conversation.messages):
-            others.append((reader, known))  # this is a branch of it, and both may go on
-        self._histories = (*others[1 - MAX_HISTORIES :], (reader, history))
+        if known is not None:
+            if history.num_shared < len(known.conversation.messages):
+                self._histories.get(id(known))  # this is a branch of it, and both may go on
+            else:
+                self._histories.pop(id(known))
+        self._histories.put(id(history), (reader, history))
 
 
 def _count_same(known: History, history: History) -> int:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from milepost.chat.conversation.message_spans import common_prefix
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, first_difference
 from milepost.chat.vocab import Vocab
+from milepost.lru import LruCache
 
 MAX_PROMPTS = 32  # as many as conversations in `boundaries`; arbitrary
 MAX_CHARS = 64 << 20  # of all prompts; arbitrary: some 200 MB if all is ASCII, tokens included
@@ -100,24 +101,27 @@ class MemoLimits:
 class TokenMemo:
     """Remembers the prompts that were tokenised last.
 
-    Two threads may prepare requests at once. Entries are never changed, and the tuple of them is
-    replaced as a whole, so each thread sees a complete one; at worst one of two entries that are
-    added at the same time is forgotten.
+    Two threads may prepare requests at once: entries are never changed.
     """
 
     def __init__(self, vocab: Vocab, limits: MemoLimits | None = None) -> None:
         self._seams = SeamProbe(vocab)
         self._limits = limits or MemoLimits()
-        self._known: tuple[TokenisedPrompt, ...] = ()  # last used last
+        # By their ids.
+        self._known: LruCache[int, TokenisedPrompt] = LruCache(
+            self._limits.max_prompts,
+            max_size=self._limits.max_chars,
+            size_of=lambda _, known: len(known.prompt.text),
+        )
 
     def forget(self) -> None:
         """Forget all prompts; each costs more again once, and nothing else changes."""
-        self._known = ()
+        self._known.clear()
 
     def recall(self, prompt: RenderedPrompt) -> KnownHead | None:
         """Return the longest known head of a prompt; None if there is none."""
         best = None
-        for known in reversed(self._known):
+        for known in reversed(self._known.values()):
             head = self._shared_head(known, prompt)
             if head is not None and (best is None or head.offset > best.offset):
                 best = head
@@ -125,18 +129,17 @@ class TokenMemo:
 
     def remember(self, new: TokenisedPrompt, head: KnownHead | None) -> None:
         """Remember a prompt; `head` is what `recall` has returned for it."""
-        limits, num_chars = self._limits, len(new.prompt.text)
-        if not limits.min_chars <= num_chars <= limits.max_chars:
+        limits = self._limits
+        if not limits.min_chars <= len(new.prompt.text) <= limits.max_chars:
             return
         if self._last_seam(new, len(new.starts)) < 0:
             return
-        others = [known for known in self._known if head is None or known is not head.known]
-        if head is not None and head.known.ends[-1] - head.offset > limits.max_lost_chars:
-            others.append(head.known)  # the new one is a branch of it, and both may go on
-        num_chars += sum(len(known.prompt.text) for known in others)
-        while others and (len(others) >= limits.max_prompts or num_chars > limits.max_chars):
-            num_chars -= len(others.pop(0).prompt.text)
-        self._known = (*others, new)
+        if head is not None:
+            if head.known.ends[-1] - head.offset > limits.max_lost_chars:
+                self._known.get(id(head.known))  # the new one is a branch, and both may go on
+            else:
+                self._known.pop(id(head.known))
+        self._known.put(id(new), new)
 
     def _shared_head(self, known: TokenisedPrompt, prompt: RenderedPrompt) -> KnownHead | None:
         num_shared = common_prefix(known.prompt.text, prompt.text)

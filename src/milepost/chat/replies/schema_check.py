@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from llguidance import LLMatcher, LLParserLimits
 from milepost.chat.formats.call_schemas import DEFINITIONS, as_root
 from milepost.chat.formats.grammar_writer import Schema
 from milepost.errors import InvalidRequest
+from milepost.lru import LruCache
 
 MAX_SCHEMA_DEPTH = 64  # of objects and lists in a schema; llguidance refuses 128
 MAX_SCHEMA_BYTES = 1 << 20  # as JSON
@@ -94,7 +94,7 @@ class GrammarChecker:
     """
 
     def __init__(self) -> None:
-        self._faults: OrderedDict[bytes, str] = OrderedDict()  # by the digest of the grammar
+        self._faults: LruCache[bytes, str] = LruCache(MAX_CHECKED)  # by the grammar's digest
 
     def find_schema_fault(self, schema: Schema) -> str:
         """Return what is wrong with a schema, "" if nothing is."""
@@ -106,9 +106,7 @@ class GrammarChecker:
         fault = self._faults.get(key)
         if fault is None:
             fault = _as_sentence(LLMatcher.validate_grammar(grammar, limits=LIMITS))
-            self._faults[key] = fault
-            if len(self._faults) > MAX_CHECKED:
-                self._faults.popitem(last=False)
+            self._faults.put(key, fault)
         return fault
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +17,7 @@ from milepost.chat.formats.reply_events import CallStart, ContentText, ReplyEven
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, meaning_of_events
 from milepost.chat.vocab import Vocab
+from milepost.lru import LruCache
 
 MAX_BYTES = 64 << 20  # arbitrary: some ten million tokens, and their reasoning
 END_BYTES = 120  # two numbers in a tuple
@@ -90,9 +90,9 @@ class ReplyStore:
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._replies: OrderedDict[int, KeptReply] = OrderedDict()  # last used last
+        self._replies: LruCache[int, KeptReply] = LruCache(
+            max_size=max_bytes, size_of=lambda _, reply: reply.num_bytes
+        )
         self._next_number = 0
         # Numbers of replies, the oldest first.
         self._by_meaning: dict[bytes, list[int]] = {}
@@ -108,7 +108,7 @@ class ReplyStore:
     @property
     def num_bytes(self) -> int:
         """About how much memory the replies take."""
-        return self._num_bytes
+        return self._replies.size
 
     def replies(self) -> tuple[KeptReply, ...]:
         """Return all replies, those that were used last at the end."""
@@ -124,17 +124,10 @@ class ReplyStore:
             if num_clears not in (None, self.num_clears):
                 return
             for number in self._by_meaning.get(reply.meaning, ()):
-                if self._replies[number] == reply:
-                    self._replies.move_to_end(number)
+                if self._replies.peek(number) == reply:
+                    self._replies.get(number)
                     return
-            number = self._next_number
-            self._next_number += 1
-            self._replies[number] = reply
-            self._num_bytes += reply.num_bytes
-            for index, key in self._indices(reply):
-                index.setdefault(key, []).append(number)
-            while self._num_bytes > self._max_bytes:
-                self._forget(next(iter(self._replies)))
+            self._add(reply)
         if self.on_add is not None:
             self.on_add(reply)
 
@@ -142,8 +135,9 @@ class ReplyStore:
         """Forget all replies, and those to come that were begun before."""
         with self._lock:
             self.num_clears += 1
-            while self._replies:
-                self._forget(next(iter(self._replies)))
+            self._replies.clear()
+            for index in (self._by_meaning, self._by_bare, self._by_place):
+                index.clear()
 
     def forget(self, places: Iterable[bytes]) -> None:
         """Forget what was sampled at these places of conversations."""
@@ -162,15 +156,15 @@ class ReplyStore:
             found = [
                 number
                 for number in self._by_meaning.get(wanted.meaning, ())
-                if text.startswith(self._replies[number].opening, offset)
+                if text.startswith(self._replies.peek(number).opening, offset)
             ]
-            same = [number for number in found if self._replies[number].ids == wanted.ids]
+            same = [number for number in found if self._replies.peek(number).ids == wanted.ids]
             return self._choose(same or found, wanted.place)
 
     def find_cut(self, content: str, reasoning: str, place: bytes) -> KeptReply | None:
         """Return the beginning of a reply at this place that was cut off; content is trimmed."""
         with self._lock:
-            replies = [self._replies[number] for number in self._by_place.get(place, ())]
+            replies = [self._replies.peek(number) for number in self._by_place.get(place, ())]
         for reply in reversed(replies):
             if reply.cut is not None and reply.reasoning.strip() == reasoning:
                 num_tokens = _count_cut_tokens(reply.cut, content)
@@ -198,21 +192,29 @@ class ReplyStore:
         return meaning in self._by_meaning
 
     def _choose(self, numbers: list[int], place: bytes) -> KeptReply | None:
-        here = [number for number in numbers if self._replies[number].place == place]
+        here = [number for number in numbers if self._replies.peek(number).place == place]
         # The latest at this place: of an answer that was asked for again, the last one went on.
         number = here[-1] if here else numbers[0] if numbers else None
-        if number is None:
-            return None
-        self._replies.move_to_end(number)
-        return self._replies[number]
+        return None if number is None else self._replies.get(number)
 
     def _reasonings(self, bare: bytes, place: bytes) -> set[str]:
-        replies = (self._replies[number] for number in self._by_bare.get(bare, ()))
+        replies = (self._replies.peek(number) for number in self._by_bare.get(bare, ()))
         return {reply.reasoning for reply in replies if reply.place == place}
+
+    def _add(self, reply: KeptReply) -> None:
+        number = self._next_number
+        self._next_number += 1
+        for index, key in self._indices(reply):
+            index.setdefault(key, []).append(number)
+        for evicted in self._replies.put(number, reply):
+            self._remove_from_indices(*evicted)
 
     def _forget(self, number: int) -> None:
         reply = self._replies.pop(number)
-        self._num_bytes -= reply.num_bytes
+        assert reply is not None, "the indices hold what is here"
+        self._remove_from_indices(number, reply)
+
+    def _remove_from_indices(self, number: int, reply: KeptReply) -> None:
         for index, key in self._indices(reply):
             index[key].remove(number)
             if not index[key]:

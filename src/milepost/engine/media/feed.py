@@ -7,7 +7,6 @@ content asked for and encoded. What the cache holds of a prompt needs neither.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from milepost.engine.media.worker import Job
 from milepost.engine.sequence import Request
 from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
 from milepost.libllama.media import MediaSize, count_tokens, describe_size
+from milepost.lru import LruCache
 from milepost.protocol.messages import (
     CountMedia,
     Generate,
@@ -58,7 +58,11 @@ class MediaFeed:
         self._model = model
         self._send = send
         self._layouts = MediaLayouts(model)
-        self._known = KnownEmbeddings(model.budget_bytes if model else 0)
+        # By the key of their media; never changed.
+        self._known: LruCache[bytes, Embeddings] = LruCache(
+            max_size=model.budget_bytes if model else 0,
+            size_of=lambda _, embeddings: size_of_embeddings(embeddings),
+        )
         self._jobs: dict[bytes, Job] = {}
         self._content_bytes = 0  # that the worker holds, of cancelled jobs too
         self._absent: set[bytes] = set()  # not on disk
@@ -143,7 +147,7 @@ class MediaFeed:
                 key = span.ref.key
                 if key in request.embeddings:
                     continue
-                found = self._known.find(key) or fresh.get(key)
+                found = self._known.get(key) or fresh.get(key)
                 if found is not None and not is_as_laid_out(found, span):
                     errors[key] = NativeCallFailed("a media was encoded otherwise than laid out")
                     found = None
@@ -195,7 +199,7 @@ class MediaFeed:
                 errors[key] = done.error
             elif done.embeddings is not None:
                 fresh[key] = done.embeddings
-                self._known.add(key, done.embeddings)
+                self._known.put(key, done.embeddings)
                 if done.job.data is not None:
                     self._encoded.add(key)
                     self.totals.num_encoded += 1
@@ -257,37 +261,6 @@ def _content_is_gone(ref: MediaRef) -> MilepostError:
         f"the content of an {describe_size(size)} is gone: it has 0 bytes instead of "
         f"{size.num_bytes}; send it again"
     )
-
-
-class KnownEmbeddings:
-    """Embeddings in memory by the key of their media; the least recently used go first."""
-
-    def __init__(self, budget_bytes: int) -> None:
-        self._budget_bytes = budget_bytes
-        self._found: OrderedDict[bytes, Embeddings] = OrderedDict()
-        self._num_bytes = 0
-
-    def find(self, key: bytes) -> Embeddings | None:
-        """Return embeddings, not to be changed; None if they are not there."""
-        if key not in self._found:
-            return None
-        self._found.move_to_end(key)
-        return self._found[key]
-
-    def add(self, key: bytes, embeddings: Embeddings) -> None:
-        """Keep embeddings, as long as there is room."""
-        if key in self._found:
-            return
-        self._found[key] = embeddings
-        self._num_bytes += size_of_embeddings(embeddings)
-        while self._num_bytes > self._budget_bytes:
-            _, evicted = self._found.popitem(last=False)
-            self._num_bytes -= size_of_embeddings(evicted)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._found.clear()
-        self._num_bytes = 0
 
 
 def is_as_laid_out(embeddings: Embeddings, span: MediaSpan) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milepost.engine.media.worker import MediaWorker
 from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
 from milepost.libllama.media import LayoutPart, MarkerTokens, MediaSize, Projector
+from milepost.lru import LruCache
 from milepost.protocol.messages import CountMedia, Generate, MediaRef
 
 MAX_LAYOUTS = 512  # sizes of media whose layout is remembered; arbitrary
@@ -50,7 +50,7 @@ class MediaLayouts:
     def __init__(self, model: MediaModel | None) -> None:
         """Without a model every media is refused."""
         self._model = model
-        self._layouts: OrderedDict[MediaSize, Layout] = OrderedDict()  # the latest last
+        self._layouts: LruCache[MediaSize, Layout] = LruCache(MAX_LAYOUTS)
         self._computing: set[MediaSize] = set()
         self._computed: queue.SimpleQueue[tuple[MediaSize, Layout]] = queue.SimpleQueue()
         self._held: list[Held] = []
@@ -63,12 +63,12 @@ class MediaLayouts:
                 "with --mmproj"
             )
         size = size_of(ref)
-        if size not in self._layouts:
-            self._note(size, self._model.projector.lay_out(size))
-        found = self._layouts[size]
+        found = self._layouts.get(size)
+        if found is None:
+            found = self._model.projector.lay_out(size)
+            self._layouts.put(size, found)
         if isinstance(found, MilepostError):
             raise found.with_traceback(None)  # or it would grow, and hold every request's frames
-        self._layouts.move_to_end(size)
         check_fits(found, ref, self._model.num_ubatch_tokens)
         return found
 
@@ -91,7 +91,7 @@ class MediaLayouts:
             return []
         for size, layout in _drain(self._computed):
             self._computing.discard(size)
-            self._note(size, layout)
+            self._layouts.put(size, layout)
             for held in self._held:
                 held.missing.discard(size)
         ready = [held.message for held in self._held if not held.missing]
@@ -121,11 +121,6 @@ class MediaLayouts:
                 self._computed.put((size, failure))
 
         model.worker.call(compute)
-
-    def _note(self, size: MediaSize, layout: Layout) -> None:
-        self._layouts[size] = layout
-        if len(self._layouts) > MAX_LAYOUTS:
-            self._layouts.popitem(last=False)
 
 
 def check_fits(parts: Sequence[LayoutPart], ref: MediaRef, num_ubatch_tokens: int) -> None:
