@@ -37,7 +37,7 @@ from benchmarks.report import (
 )
 from benchmarks.workloads.agent_day import make_agent_day
 from milepost import libllama
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
@@ -156,11 +156,11 @@ def measure_rendering(model: Path, _: int, repeats: int) -> Values:
     with open_vocabulary(model) as loaded:
         template = load_template(loaded.vocab)
         request = longest_request()
-        conversation = parse_conversation(request.messages, request.tools)
+        conversation = make_conversation(request.messages, request.tools)
         count = len(request.messages)
         return {
             f"check {count} messages": take_ms(
-                repeats, lambda: parse_conversation(request.messages, request.tools)
+                repeats, lambda: make_conversation(request.messages, request.tools)
             ),
             f"render {count} messages": take_ms(
                 repeats,
@@ -231,7 +231,7 @@ def load_template(vocab: libllama.Vocab) -> ChatTemplate:
 
 def render(template: ChatTemplate, request: TraceRequest) -> RenderedPrompt:
     """Return the prompt of a request."""
-    conversation = parse_conversation(request.messages, request.tools)
+    conversation = make_conversation(request.messages, request.tools)
     return template.render(conversation, add_generation_prompt=True, kwargs={})
 
 

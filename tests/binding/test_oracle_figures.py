@@ -13,7 +13,7 @@ import numpy as np
 from tests.published import TEMPLATE_FOLDER, TRACE_FOLDER
 
 from milepost.bench.oracle import Oracle, count_needed
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.templates.template import ChatTemplate
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.traces.trace import read_trace
@@ -29,7 +29,7 @@ def test_append_only_needs_what_was_found_to_be_enough(smollm2_path: Path) -> No
     oracle, num_tokens, num_needed = Oracle(), 0, 0
 
     for request in islice(read_trace(TRACE).requests(), NUM_REQUESTS):
-        text = template.render(parse_conversation(request.messages, request.tools)).text
+        text = template.render(make_conversation(request.messages, request.tools)).text
         tokens = model.vocab.tokenize(text, add_special=True, parse_special=True)
         prompt = np.array(tokens, np.int32)
         num_tokens += len(prompt)

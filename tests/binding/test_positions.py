@@ -10,7 +10,7 @@ from tests import models
 from tests.unit.chat.prompts.test_boundaries import SESSION
 
 from milepost import libllama
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
@@ -30,7 +30,7 @@ def vocab(smollm2_path: Path) -> Iterator[Vocab]:
 )
 def test_positions_are_the_last_token_edges_before_offsets(vocab: Vocab, source: str) -> None:
     template = ChatTemplate(source, name="test", texts=SpecialTexts.of(vocab))
-    conversation = parse_conversation(SESSION)
+    conversation = make_conversation(SESSION)
     rendered = template.render(conversation)
     found = BoundaryFinder(TemplateSet(template)).find(conversation, rendered)
     offsets = [boundary.offset for boundary in found.boundaries]

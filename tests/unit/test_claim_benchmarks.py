@@ -11,7 +11,7 @@ from benchmarks.streaming import TEXT
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 from tests.models import write_model
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation as make_checked
 from milepost.config import EngineSettings
 
 
@@ -21,7 +21,7 @@ def test_a_long_conversation_is_as_long_as_asked_for(num_messages: int) -> None:
     assert num_messages - 1 <= len(messages) <= num_messages
     assert messages[-1]["role"] in ("user", "tool")
     assert 70_000 < sum(len(message["content"]) for message in messages) < 140_000
-    assert len(parse_conversation(messages, None).messages) == len(messages)
+    assert len(make_checked(messages).messages) == len(messages)
 
 
 def test_conversations_differ_by_name_and_by_nothing_else() -> None:

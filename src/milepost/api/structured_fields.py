@@ -5,12 +5,39 @@
 
 from __future__ import annotations
 
+from milepost.api.fields import quote
 from milepost.api.generation_fields import GenerationFields
 from milepost.api.services import Services
 from milepost.chat.formats.grammar_writer import Schema
-from milepost.chat.replies.reply_rules import make_value_constraint, parse_response_format
+from milepost.chat.replies.reply_rules import make_value_constraint
 from milepost.chat.replies.schema_check import GrammarChecker, prepare_schema
 from milepost.errors import InvalidRequest
+
+ANY_OBJECT: Schema = {"type": "object"}
+
+
+def parse_response_format(value: object, checker: GrammarChecker) -> Schema | None:
+    """Return the schema that `response_format` asks for, None for any text."""
+    if value is None:
+        return None
+    kind = value.get("type", "text") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or kind not in ("text", "json_object", "json_schema"):
+        raise _invalid(
+            "response_format",
+            'must be an object with the type "text", "json_object" or "json_schema", '
+            f"but is {quote(value)}",
+        )
+    if kind == "text":
+        return None
+    where, inner = "response_format", value
+    if isinstance(value.get("json_schema"), dict):  # OpenAI's nesting; llama-server has neither
+        where, inner = "response_format.json_schema", value["json_schema"]
+    if inner.get("schema") is None:
+        if kind == "json_schema":
+            raise _invalid(f"{where}.schema", "is missing; send the JSON schema there")
+        return ANY_OBJECT
+    is_exact = inner.get("strict") is True
+    return prepare_schema(inner["schema"], f"{where}.schema", checker, is_exact=is_exact)
 
 
 def read_schema(fields: GenerationFields, checker: GrammarChecker) -> Schema | None:
@@ -33,6 +60,10 @@ def make_text_constraint(fields: GenerationFields, services: Services) -> str:
     """Return the grammar that the fields ask for, "" for none: all of the text is the value."""
     schema = read_schema(fields, services.grammars)
     return "" if schema is None else make_value_constraint(schema, services.grammars)
+
+
+def _invalid(where: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"'{where}' {what}", param=where)
 
 
 def _conflict(first: str, second: str) -> InvalidRequest:

@@ -20,7 +20,7 @@ from milepost.api.cache_sentence import (
 )
 from milepost.api.request_log import RequestHistory, RequestRecord
 from milepost.api.tools_memory import ToolsMemory
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.config import ServerSettings, Settings
 from milepost.errors import EngineDied
@@ -279,7 +279,7 @@ def test_tools_are_new_when_the_system_prompt_had_others() -> None:
     def is_new(system: str, *names: str) -> bool:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]
         tools = [{"type": "function", "function": {"name": name}} for name in names]
-        return memory.is_new(parse_conversation(messages, tools))
+        return memory.is_new(make_conversation(messages, tools))
 
     assert not is_new("a", "read")
     assert not is_new("a", "read")

@@ -21,9 +21,9 @@ from milepost.api.openai.chat_prompt import (
     read_reply_wishes,
     render_prompt,
 )
+from milepost.api.openai.messages import parse_conversation
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.request_log import RequestRecord
-from milepost.chat.conversation.conversation import parse_conversation
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, place_after, places_in
 from milepost.chat.reply_memory.reply_store import KeptReply

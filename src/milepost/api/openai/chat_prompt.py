@@ -11,11 +11,13 @@ from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
 from milepost.api.media_input import add_media, check_modalities
 from milepost.api.openai.chat_reply import reply_reader
+from milepost.api.openai.messages import parse_conversation
 from milepost.api.openai.schemas import ChatFields
+from milepost.api.openai.tool_fields import parse_tool_choice, parse_tools
 from milepost.api.sampling_fields import INT32_MAX, check_range
 from milepost.api.services import Services
 from milepost.api.structured_fields import read_schema
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import PromptBoundaries
@@ -35,12 +37,7 @@ from milepost.chat.replies.reply_plan import (
     is_reasoning_open,
     plan_reply,
 )
-from milepost.chat.replies.reply_rules import (
-    ReplyRules,
-    make_constraint,
-    parse_tool_choice,
-    parse_tools,
-)
+from milepost.chat.replies.reply_rules import ReplyRules, make_constraint
 from milepost.chat.reply_memory.reply_store import ReplyContext
 from milepost.errors import InvalidRequest, NotSupported
 from milepost.protocol.messages import Boundary

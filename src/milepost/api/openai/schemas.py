@@ -17,7 +17,7 @@ from milepost.api.shapes import LogprobShape, ProgressShape, TimingsShape, Usage
 class ChatFields(GenerationFields):
     """Body of `/v1/chat/completions`, and of `/apply-template`, which stops after rendering."""
 
-    messages: Any  # checked by milepost.chat.conversation.conversation
+    messages: Any  # checked by milepost.api.openai.messages
     tools: Any = None
     documents: Any = None
     tool_choice: Any = None  # tools are rendered whatever it says; "none": text is never a call

@@ -5,7 +5,7 @@ of its message, and goes through the template like a word. In the rendered promp
 where the media stand. What a part stands for is found by `milepost.media`; this module only names
 it.
 
-    parts    text "before", image_url …, text "after"
+    parts    text "before", an image, text "after"
     content  before▮00000after
              ^ no newline next to a marker, as in llama-server
 """
@@ -13,15 +13,13 @@ it.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from milepost.chat.conversation.sentinels import (
     FIRST_SENTINEL,
     LAST_SENTINEL,
-    MARKER_CHARS,
     choose_sentinel,
     write_marker,
 )
@@ -30,15 +28,7 @@ from milepost.errors import InvalidRequest
 MediaKind = Literal["image", "audio"]
 
 MAX_MEDIA = 1 << 16  # of a request; arbitrary
-# Type of a part -> kind, and the key of what it holds.
-PART_KINDS: Mapping[str, tuple[MediaKind, str]] = {
-    "image_url": ("image", "image_url"),
-    "input_image": ("image", "image_url"),
-    "input_audio": ("audio", "input_audio"),
-    "audio_url": ("audio", "audio_url"),
-}
 DIGEST_BYTES = 16
-MAX_SHOWN_CHARS = 80  # of a bad value in an error message; arbitrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,43 +47,29 @@ class MediaPart:
         return hashlib.blake2b(head + data, digest_size=DIGEST_BYTES).digest()
 
 
-class MediaCollector:
-    """Takes the media parts of a conversation, in their order, and gives out their markers."""
+def join_parts(
+    parts: Iterable[str | MediaPart], sentinel: str, first_number: int
+) -> tuple[str, list[int]]:
+    """Return the content that the parts of a message make, and where each of them ends in it.
 
-    def __init__(self, sentinel: str) -> None:
-        self.sentinel = sentinel
-        self.parts: list[MediaPart] = []
-
-    def add(self, part: Mapping[str, Any], where: str) -> str:
-        """Return the marker for a part whose type is in `PART_KINDS`.
-
-        Raises InvalidRequest when the part holds no source.
-        """
-        if len(self.parts) == MAX_MEDIA:
-            raise _invalid(f"{where} is one of more than {MAX_MEDIA} images; send fewer")
-        kind, key = PART_KINDS[part["type"]]
-        self.parts.append(MediaPart(kind, where, _read_source(part, key, where)))
-        return write_marker(self.sentinel, len(self.parts) - 1)
-
-
-def is_media(part: Mapping[str, Any]) -> bool:
-    """Say whether a checked part is an image or audio."""
-    return part["type"] in PART_KINDS
-
-
-def part_ends(parts: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return where each of the checked parts of a message ends in its content."""
+    Texts are joined by newlines, but not to the markers of media, which are numbered from
+    `first_number` on. Raises InvalidRequest for one media item too many.
+    """
+    text = ""
     ends: list[int] = []
-    num_chars = 0
+    number = first_number
     was_media = False
     for part in parts:
-        media = is_media(part)
-        if num_chars and not media and not was_media:
-            num_chars += 1  # text parts are joined by newlines
-        num_chars += MARKER_CHARS if media else len(part["text"])
-        was_media = media
-        ends.append(num_chars)
-    return ends
+        if isinstance(part, str):
+            text += f"\n{part}" if text and not was_media else part
+        else:
+            if number == MAX_MEDIA:
+                raise _invalid(f"{part.where} is one of more than {MAX_MEDIA} images; send fewer")
+            text += write_marker(sentinel, number)
+            number += 1
+        was_media = isinstance(part, MediaPart)
+        ends.append(len(text))
+    return text, ends
 
 
 def choose_media_sentinel(*texts: object) -> str:
@@ -109,26 +85,6 @@ def choose_media_sentinel(*texts: object) -> str:
             "places of images; leave one out"
         )
     return sentinel
-
-
-def _read_source(part: Mapping[str, Any], key: str, where: str) -> str:
-    value = part.get(key)
-    if isinstance(value, Mapping):  # {"url": …, "detail": …} or {"data": …, "format": …}
-        names = ("data", "url") if key == "input_audio" else ("url",)
-        name = next((name for name in names if value.get(name) is not None), names[0])
-        where, value = f"{where}.{key}.{name}", value.get(name)
-    else:
-        where = f"{where}.{key}"
-    if not isinstance(value, str):
-        raise _invalid(f"{where} must be a URL or base64 text, not {_shown(value)}")
-    if not value:
-        raise _invalid(f"{where} is empty; send a data URL, or leave the part out")
-    return value
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
 def _invalid(message: str) -> InvalidRequest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from milepost.chat.conversation.conversation import Conversation, Message, parse_conversation
+from milepost.chat.conversation.conversation import Conversation, Message, make_conversation
 
 # Renders a conversation with or without generation prompt and with further variables; None when
 # the template refuses it.
@@ -110,4 +110,4 @@ def between(text: str | None, marker: str, following: str) -> str | None:
 
 
 def _conversation(messages: tuple[Message, ...], tools: bool) -> Conversation:
-    return parse_conversation(list(messages), TOOLS if tools else None)
+    return make_conversation(list(messages), TOOLS if tools else None)

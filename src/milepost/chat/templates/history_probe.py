@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.conversation import Conversation, make_conversation
 from milepost.chat.conversation.message_spans import common_prefix
 from milepost.chat.templates.trait_probe import ARGUMENTS_TEXT, SHORT_ID, TOOLS
 
@@ -82,4 +82,4 @@ def _num_kept(prompt: str, later: str) -> int:
 
 
 def _conversation(messages: list[dict[str, Any]], has_tools: bool) -> Conversation:
-    return parse_conversation(messages, TOOLS if has_tools else None)
+    return make_conversation(messages, TOOLS if has_tools else None)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.unit.chat import families
 
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.conversation.control_texts import ControlTexts, Run, unmark
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.errors import TemplateFailed

@@ -11,7 +11,8 @@ import pytest
 from tests.fakes.vocab import IM_END, IM_START, FakeVocab
 from tests.published import TEMPLATE_PATHS
 
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.api.openai.messages import parse_conversation
+from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.conversation.sentinels import (
     FIRST_SENTINEL,

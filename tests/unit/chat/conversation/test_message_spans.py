@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.conversation.message_spans import (
     Span,
     common_prefix,
@@ -23,7 +23,7 @@ def messages_of(*contents: str) -> list[dict[str, str]]:
 
 
 def test_spans_are_those_of_the_texts_without_white_space() -> None:
-    marked = mark_messages(parse_conversation(messages_of(" one\n", "", "three")), SENTINEL)
+    marked = mark_messages(make_conversation(messages_of(" one\n", "", "three")), SENTINEL)
     rendered = "".join(f"<{message['content']}>" for message in marked.messages)
     text, spans = take_marks_out(rendered, SENTINEL)
     assert text == "< one\n><><three>"
@@ -32,7 +32,7 @@ def test_spans_are_those_of_the_texts_without_white_space() -> None:
 
 def test_reasoning_and_content_are_one_span() -> None:
     message = {"role": "assistant", "content": "so", "reasoning_content": "as"}
-    (marked,) = mark_messages(parse_conversation([message]), SENTINEL).messages
+    (marked,) = mark_messages(make_conversation([message]), SENTINEL).messages
     text, spans = take_marks_out(
         f"{marked['reasoning_content']}</think>{marked['content']}", SENTINEL
     )
@@ -41,14 +41,14 @@ def test_reasoning_and_content_are_one_span() -> None:
 
 
 def test_only_later_messages_are_marked() -> None:
-    conversation = parse_conversation(messages_of("one", "two"))
+    conversation = make_conversation(messages_of("one", "two"))
     marked = mark_messages(conversation, SENTINEL, 1)
     assert marked.messages[0] == conversation.messages[0]
     assert take_marks_out(marked.messages[1]["content"], SENTINEL) == ("two", {1: Span(0, 3)})
 
 
 def test_a_message_put_behind_others_is_left_out() -> None:
-    marked = mark_messages(parse_conversation(messages_of("system", "one", "two")), SENTINEL)
+    marked = mark_messages(make_conversation(messages_of("system", "one", "two")), SENTINEL)
     contents = [message["content"] for message in marked.messages]
     _, spans = take_marks_out(contents[1] + contents[2] + contents[0], SENTINEL)
     assert spans == {1: Span(0, 3), 2: Span(3, 6)}
@@ -57,7 +57,7 @@ def test_a_message_put_behind_others_is_left_out() -> None:
 def test_taken_messages_keep_the_text_of_their_arguments() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": '{ "a":1}'}}
     reply = {"role": "assistant", "content": "", "tool_calls": [call]}
-    conversation = parse_conversation([*messages_of("one"), reply])
+    conversation = make_conversation([*messages_of("one"), reply])
     assert take_messages(conversation, [1], None).argument_texts == {(0, 0): '{ "a":1}'}
 
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.conversation.control_texts import ControlTexts, unmark
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.message_spans import Span, mark_messages, take_marks_out
 from milepost.chat.conversation.sentinels import (
     DIGITS,

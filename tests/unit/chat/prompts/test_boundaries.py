@@ -8,7 +8,8 @@ import pytest
 from tests.fakes.vocab import FakeVocab
 from tests.unit.chat.families import CHATML_TOOLS, INST_ALTERNATING, NO_SYSTEM, TYPED_PARTS
 
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.api.openai.messages import parse_conversation
+from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.message_spans import common_prefix
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries, TextBoundary

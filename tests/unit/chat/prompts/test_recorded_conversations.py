@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.vocab import FakeVocab
 from tests.published import TEMPLATE_PATHS, TRACE_FOLDER, TRACE_PATHS
 
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.conversation import Conversation, make_conversation
 from milepost.chat.conversation.message_spans import common_prefix
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
@@ -54,7 +54,7 @@ def recorded() -> list[Conversation]:
         bodies = [request["body"] for request in trace_format.load(path)]
         for i in sorted({0, 1, 2, len(bodies) // 2, len(bodies) - 1} & set(range(len(bodies)))):
             body = bodies[i]
-            conversations.append(parse_conversation(body["messages"], body.get("tools")))
+            conversations.append(make_conversation(body["messages"], body.get("tools")))
     return conversations
 
 

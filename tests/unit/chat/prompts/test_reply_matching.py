@@ -16,7 +16,7 @@ from tests.published import TEMPLATE_PATHS, read_template
 from tests.unit.chat import families
 from tests.unit.chat.prompts.test_boundaries import OPENED_THINKING
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.reply_events import CallStart
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
 from milepost.chat.prompts.reply_matching import ReplyCounts, ReplyPlacer

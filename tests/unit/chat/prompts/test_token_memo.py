@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.fakes.vocab import CONTROLS, IM_END, IM_START, FakeVocab
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.token_memo import MemoLimits, SeamProbe
@@ -73,7 +73,7 @@ def draw_cases(vocab: Vocab, seed: int, count: int) -> Iterator[Case]:
     known = [[{"role": "system", "content": "You are helpful."}]]
     for _ in range(count):
         known.append(draw_messages(rng, known))
-        conversation = parse_conversation(known[-1])
+        conversation = make_conversation(known[-1])
         rendered = template.render(conversation)
         found = finder.find(conversation, rendered)
         yield rendered, [boundary.offset for boundary in found.boundaries]

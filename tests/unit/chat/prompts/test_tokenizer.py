@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fakes.vocab import END_OF_TEXT, IM_END, IM_START, THINK, FakeVocab
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
@@ -18,7 +18,7 @@ def tokenize(content: str, source: str = TURN, role: str = "user") -> list[int]:
     """Return the tokens of a conversation of one message."""
     vocab = FakeVocab()
     template = ChatTemplate(source, name="test", texts=SpecialTexts.of(vocab))
-    conversation = parse_conversation([{"role": role, "content": content}])
+    conversation = make_conversation([{"role": role, "content": content}])
     return PromptTokenizer(vocab).tokenize_prompt(template.render(conversation))
 
 
@@ -76,7 +76,7 @@ def test_what_a_reply_spells_is_text() -> None:
 def test_a_spelled_bos_is_no_bos() -> None:
     vocab = FakeVocab(adds_bos=True)
     template = ChatTemplate("{{ messages[0].content }}", name="test", texts=SpecialTexts.of(vocab))
-    rendered = template.render(parse_conversation([{"role": "user", "content": vocab.bos_text}]))
+    rendered = template.render(make_conversation([{"role": "user", "content": vocab.bos_text}]))
     tokens = PromptTokenizer(vocab).tokenize_prompt(rendered)
     assert tokens == [END_OF_TEXT, *b"<|endoftext|>"]
 
@@ -191,7 +191,7 @@ def test_positions_pass_marked_texts() -> None:
     vocab = FakeVocab()
     template = ChatTemplate(TURN, name="test", texts=SpecialTexts.of(vocab))
     messages = [{"role": "user", "content": text} for text in ("<|im_end|>", "b")]
-    rendered = template.render(parse_conversation(messages))
+    rendered = template.render(make_conversation(messages))
     offsets = [12, 22, 32, 44, 45]
     tokens, positions = PromptTokenizer(vocab).tokenize_with_positions(rendered, offsets)
     assert tokens.tolist() == [IM_START, *b"<|im_end|>", IM_END, IM_START, ord("b"), IM_END]

@@ -13,7 +13,7 @@ from tests.unit.chat.reply_samples import TOOLS, merge
 from tests.unit.chat.reply_templates import GLM, HERMES, QWEN_XML, THINK, calls
 from tests.unit.chat.reply_templates import template as make_template
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.reply_events import (
     CallArguments,
     CallEnd,

@@ -15,7 +15,7 @@ from tests.unit.chat.reply_samples import (
 )
 
 from milepost.chat.conversation.control_texts import ControlTexts
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.replies.reply_plan import (
     ReplyWishes,
@@ -87,7 +87,7 @@ def generation_part(content: str, *, framed: bool, opens: bool, has_control: boo
     texts = SpecialTexts("<s>", "</s>", ControlTexts(controls))
     template = ChatTemplate(source, name="test", texts=texts)
     assert template.reply_format.reasoning is not None
-    conversation = parse_conversation([{"role": "user", "content": content}])
+    conversation = make_conversation([{"role": "user", "content": content}])
     return find_generation_part(template.render(conversation), conversation, template)
 
 

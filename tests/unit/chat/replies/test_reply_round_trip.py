@@ -19,7 +19,7 @@ from tests.unit.chat import families
 from tests.unit.chat.formats.test_reply_format import LEARNT
 from tests.unit.chat.reply_samples import TOOLS, merge
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.formats.reply_events import (
     CallArguments,
     CallEnd,
@@ -173,7 +173,7 @@ def render(template: ChatTemplate, *replies: dict[str, Any], is_history: bool = 
     talk = [{"role": "user", "content": QUESTION}, *replies]
     try:
         return template.render(
-            parse_conversation(talk, TOOLS), add_generation_prompt=not is_history
+            make_conversation(talk, TOOLS), add_generation_prompt=not is_history
         ).text
     except TemplateFailed:
         pytest.skip("the template refuses a conversation that ends with this reply")

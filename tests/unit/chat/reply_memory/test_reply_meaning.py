@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.reply_events import (
     CallArguments,
     CallEnd,

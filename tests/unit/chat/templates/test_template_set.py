@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.fakes.vocab import FakeVocab
 
-from milepost.chat.conversation.conversation import Conversation, parse_conversation
+from milepost.chat.conversation.conversation import Conversation, make_conversation
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template_set import TemplateSet, load_templates
 from milepost.errors import ConfigurationError
 
-TALK = parse_conversation([{"role": "user", "content": "hi"}])
+TALK = make_conversation([{"role": "user", "content": "hi"}])
 TOOL = {"type": "function", "function": {"name": "read"}}
-WITH_TOOLS = parse_conversation([{"role": "user", "content": "hi"}], [TOOL])
+WITH_TOOLS = make_conversation([{"role": "user", "content": "hi"}], [TOOL])
 
 
 def load(embedded: dict[str, str], **flags: Any) -> TemplateSet:
@@ -116,7 +116,7 @@ def test_a_name_and_a_file_together_are_refused() -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILTIN_TEMPLATES))
 def test_every_built_in_template_writes_every_message(name: str) -> None:
-    conversation = parse_conversation(
+    conversation = make_conversation(
         [
             {"role": "system", "content": "SYSTEM"},
             {"role": "user", "content": "FIRST"},
@@ -165,5 +165,5 @@ def test_every_built_in_template_writes_every_message(name: str) -> None:
 def test_built_in_templates_to_the_letter(name: str, expected: str) -> None:
     roles_and_texts = [("system", "S"), ("user", "U"), ("assistant", "A"), ("user", "V")]
     messages = [{"role": role, "content": text} for role, text in roles_and_texts]
-    text = rendered(load({}, chat_template=name), parse_conversation(messages))
+    text = rendered(load({}, chat_template=name), make_conversation(messages))
     assert text == expected

@@ -14,7 +14,7 @@ from tests.unit.chat.reply_samples import TOOLS, merge
 from tests.unit.chat.reply_templates import HERMES
 from tests.unit.chat.reply_templates import template as make_source
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.call_writer import WrittenCall, can_write, write_calls
 from milepost.chat.formats.reply_events import CallArguments, CallStart
 from milepost.chat.formats.reply_format import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from milepost.chat.conversation.conversation import parse_conversation
+from milepost.api.openai.messages import parse_conversation
 from milepost.errors import InvalidRequest
 
 USER = {"role": "user", "content": "hi"}
