@@ -35,7 +35,6 @@ from milepost.cache.disk.format import (
 from milepost.cache.disk.index import Index
 from milepost.cache.disk.store import DiskStore
 from milepost.cache.disk.stored_forest import StoredBlob
-from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.traits import CacheLimits, CacheTraits
 
@@ -104,7 +103,7 @@ def start_once(root: Path) -> tuple[float, float]:
     began_s = time.perf_counter()
     store = open_store(root)
     opened_s = time.perf_counter()
-    loaded = DiskTier(store, cache).load(0.0)
+    loaded = cache.attach_disk(store, 0.0)
     ended_s = time.perf_counter()
     gc.enable()
     assert loaded.num_useless == 0

@@ -13,7 +13,7 @@ import pytest
 from tests.disk_cache import TIMEOUT_S, branch, history, open_store, payload
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
-from milepost.cache.disk.tier import DiskTier, PromptEnd, choose_saved
+from milepost.cache.disk.tier import PromptEnd, choose_saved
 from milepost.cache.match import StoredState
 from milepost.cache.traits import CacheKind
 from milepost.errors import StoredStateLost
@@ -28,8 +28,7 @@ class Run:
         ram = CacheLimits(budget_bytes=limits.pop("ram_bytes", 1 << 20))
         self.store = open_store(root, **limits)
         self.cache = PrefixCache(CacheTraits.of_kind(kind), ram)
-        self.tier = DiskTier(self.store, self.cache)
-        self.loaded = self.tier.load(0.0)
+        self.loaded = self.cache.attach_disk(self.store, 0.0)
 
     def compute(self, tokens: np.ndarray, kind: str = "reply_end") -> None:
         """Keep what a context that holds these tokens would give."""
@@ -41,12 +40,12 @@ class Run:
         self.cache.check_invariants()
 
     def save(self, tokens: np.ndarray, num_prompt_tokens: int = 0) -> None:
-        assert self.tier.save(tokens, prompt_end(tokens, num_prompt_tokens))
+        assert self.cache.write_history(tokens, prompt_end(tokens, num_prompt_tokens))
         self.settle()
 
     def settle(self) -> None:
         assert self.store.flush(TIMEOUT_S)
-        self.tier.settle(0.0)
+        self.cache.settle_writes(0.0)
         assert self.store.flush(TIMEOUT_S)
         self.cache.check_invariants()
 
@@ -56,7 +55,7 @@ class Run:
         found = 0
         for state in self.cache.match(longer, 0.0).stored:
             try:
-                self.tier.fetch(state)
+                self.cache.read_in(state.contents)
             except StoredStateLost:
                 continue
             check_bytes(state, tokens)
@@ -68,14 +67,14 @@ class Run:
 
     def stored_logits(self) -> set[int]:
         """Return the blobs of logits, which are the same in the tree and on disk."""
-        states = [held for node in self.cache.stored.tree.walk() for held in node.checkpoints]
+        states = [held for _, node in self.cache.recent_nodes() for held in node.checkpoints]
         known = [state.logits_id for state in states if state.logits_id]
         assert set(known) == {blob.id for blob in self.store.load().blobs if blob.kind == "logits"}
         assert len(known) == len(set(known))
         return set(known)
 
     def close(self) -> None:
-        assert self.tier.close(TIMEOUT_S)
+        assert self.cache.close_disk(TIMEOUT_S)
 
 
 def prompt_end(tokens: np.ndarray, pos: int) -> PromptEnd | None:
@@ -251,7 +250,7 @@ def test_dropping_a_conversation_removes_its_files(tmp_path: Path, runs: list[Ru
     run, tokens = Run(tmp_path), history(200)
     runs.append(run)
     run.compute(tokens)
-    run.tier.save(tokens)
+    run.cache.write_history(tokens)
     run.cache.drop(tokens)  # while it is being written
     run.settle()
     run.settle()
@@ -284,9 +283,9 @@ def test_random_runs_restore_what_was_computed(tmp_path: Path, kind: CacheKind, 
                 run.compute(histories[-1])
             elif action == "restore":
                 run.restore(tokens)
-                assert run.tier.read_logits(tokens) in (None, logits_of(tokens))
+                assert run.cache.read_logits(tokens) in (None, logits_of(tokens))
             elif action == "save":
-                run.tier.save(tokens, prompt_end(tokens, rng.choice([0, len(tokens)])))
+                run.cache.write_history(tokens, prompt_end(tokens, rng.choice([0, len(tokens)])))
             elif action == "settle":
                 run.settle()
             elif rng.random() < 0.2:
@@ -306,9 +305,9 @@ def test_logits_are_known_again_as_long_as_their_state_is(tmp_path: Path, runs: 
     second = Run(tmp_path)
     runs.append(second)
     assert second.loaded.num_useless == 0
-    assert second.tier.read_logits(tokens[:200]) == logits_of(tokens[:200])
-    assert second.tier.read_logits(tokens) is None
-    assert second.tier.read_logits(branch(tokens, 199, 1)) is None
+    assert second.cache.read_logits(tokens[:200]) == logits_of(tokens[:200])
+    assert second.cache.read_logits(tokens) is None
+    assert second.cache.read_logits(branch(tokens, 199, 1)) is None
     second.cache.drop(tokens[:150])
     second.settle()
     assert second.stored_logits() == set()
@@ -323,8 +322,8 @@ def test_a_conversation_has_the_logits_of_its_last_prompt_only(
         run.compute(tokens[:end])
         run.save(tokens[:end], num_prompt_tokens=end)
     assert len(run.stored_logits()) == 1
-    assert run.tier.read_logits(tokens) == logits_of(tokens)
-    assert run.tier.read_logits(tokens[:200]) is None
+    assert run.cache.read_logits(tokens) == logits_of(tokens)
+    assert run.cache.read_logits(tokens[:200]) is None
 
 
 def test_damaged_logits_are_not_known(tmp_path: Path, runs: list[Run]) -> None:
@@ -334,7 +333,7 @@ def test_damaged_logits_are_not_known(tmp_path: Path, runs: list[Run]) -> None:
     run.save(tokens, num_prompt_tokens=200)
     (blob_id,) = run.stored_logits()
     damage(run, blob_id)
-    assert run.tier.read_logits(tokens) is None
+    assert run.cache.read_logits(tokens) is None
     assert run.restore(tokens) == 200
     run.settle()
     assert run.stored_logits() == set()
@@ -365,7 +364,7 @@ def test_what_the_index_contradicts_itself_about_is_a_miss(
     for each in (tokens[:200], tokens, other):
         first.compute(each)
         first.save(each)
-    first.tier.pin(tokens, "client")
+    first.cache.pin_lastingly(tokens, "client")
     first.close()
     with contextlib.closing(sqlite3.connect(first.store.folder / "index.sqlite")) as connection:
         connection.execute(change)
@@ -387,7 +386,7 @@ def test_states_in_the_middle_are_kept_as_far_apart_as_they_are_large(tmp_path: 
     run, tokens = Run(tmp_path), history(1000)
     for end in range(100, 1001, 20):
         run.compute(tokens[:end], "chunk")
-    chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
+    chosen = [held.pos for held in choose_saved(run.cache.find_path(tokens))]
     run.close()
     # 500 bytes a state, 8 a token: 31 tokens of which are half a state.
     assert chosen[:4] == [100, 140, 180, 220]
@@ -399,7 +398,7 @@ def test_without_cells_states_are_kept_some_thousand_tokens_apart(tmp_path: Path
     run, tokens = Run(tmp_path, "recurrent"), history(9000)
     for end in range(500, 9001, 500):
         run.compute(tokens[:end], "chunk")
-    chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
+    chosen = [held.pos for held in choose_saved(run.cache.find_path(tokens))]
     run.close()
     assert chosen == [2500, 5000, 7500, 8500, 9000]
 
@@ -409,6 +408,6 @@ def test_the_states_around_the_last_image_are_kept(tmp_path: Path) -> None:
     places = {300: "media", 400: "media", 500: "media", 600: "media", 700: "chunk", 800: "chunk"}
     for end, kind in {**places, 900: "chunk"}.items():
         run.compute(tokens[:end], kind)
-    chosen = [held.pos for held in choose_saved(run.cache.find(tokens))]
+    chosen = [held.pos for held in choose_saved(run.cache.find_path(tokens))]
     run.close()
     assert chosen == [500, 600, 800, 900]

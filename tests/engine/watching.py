@@ -20,7 +20,7 @@ from tests.media_content import Content
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
-from milepost.engine.disk import open_disk_tier
+from milepost.engine.disk import attach_disk
 from milepost.engine.loop import Loop
 from milepost.engine.main import choose_parked, make_context, make_runtime
 from milepost.engine.media.keys import holds_up_to
@@ -376,10 +376,9 @@ def watched_engine(
         watched, connection = WatchedContext(context), WakingConnection()
         limits = replace(runtime.cache.limits, budget_bytes=budget_bytes)
         cache = PrefixCache(runtime.cache.traits, limits)
-        disk = None
         if settings.cache_dir:
-            disk = open_disk_tier(settings, model.library.name, runtime.traits, cache)
-        runtime = replace(runtime, context=watched, cache=cache, disk=disk)  # type: ignore[arg-type]
+            attach_disk(cache, settings, model.library.name, runtime.traits)
+        runtime = replace(runtime, context=watched, cache=cache)  # type: ignore[arg-type]
         contents = {}
         if media is not None:
             runtime = replace(runtime, media=media_model(media, connection, settings.ubatch_size))

@@ -21,7 +21,7 @@ def check_tree(tree: Tree, traits: CacheTraits) -> tuple[int, int, int, int]:
         assert traits.has_segments or not node.parts
         assert traits.has_states or not node.checkpoints
         segments.update(part.segment for part in node.parts)
-        for held in node.held:
+        for held in node.contents:
             assert held.is_attached
             assert held.data is not None or held.blob_id != NO_BLOB, "it is nowhere"
     checkpoints = [checkpoint for node in nodes for checkpoint in node.checkpoints]

@@ -47,7 +47,7 @@ class StoredState:
     disk_bytes: int = 0  # of these, not in memory
 
     @property
-    def held(self) -> tuple[Segment | Checkpoint, ...]:
+    def contents(self) -> tuple[Segment | Checkpoint, ...]:
         """All that it is put together from."""
         segments = tuple(part.segment for part in self.parts)
         return segments if self.checkpoint is None else (*segments, self.checkpoint)
@@ -119,8 +119,8 @@ def _assemble(path: Path, pos: int, checkpoint: Checkpoint | None) -> StoredStat
         ]
     )
     state = StoredState(pos, parts, checkpoint, 0)
-    num_bytes = sum(held.num_bytes for held in state.held)
-    ram_bytes = sum(held.ram_bytes for held in state.held)
+    num_bytes = sum(each.num_bytes for each in state.contents)
+    ram_bytes = sum(each.ram_bytes for each in state.contents)
     return dataclasses.replace(state, num_bytes=num_bytes, disk_bytes=num_bytes - ram_bytes)
 
 

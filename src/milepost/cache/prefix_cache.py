@@ -7,48 +7,35 @@ what a match refers to stays alive as long as the match, whatever is evicted mea
 The engine notes what it has computed, adds the states it kept on the way, and adds the cells of a
 sequence when it ends or is evicted from the KV cache. States come first: cells that no state needs
 go first when memory is short.
+
+A disk can be attached below it. Then what a match refers to may be on disk only, until it is read
+in; and what was added is written when the engine says so.
+
+Tokens are int32 of shape (n,): ids, or negative numbers for the positions of media items.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path as FilePath
 
 import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
-from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
-from milepost.cache.eviction_candidates import (
-    AttachedCheckpoint,
-    AttachedSegment,
-    eviction_candidates,
-    on_disk,
-    path_candidates,
-)
+from milepost.cache.disk.store import DiskStatistics, DiskStore
+from milepost.cache.disk.tier import DiskTier, LoadedTier, PromptEnd
+from milepost.cache.evictor import Evicted, Evictor, Plan
 from milepost.cache.invariants import check_tree
 from milepost.cache.last_use import LastUse
 from milepost.cache.match import Match, StoredState, describe_match
 from milepost.cache.segment import Data, Segment
-from milepost.cache.statistics import CacheStatistics, Counters, TreeSummary, summarise
+from milepost.cache.statistics import CacheCounters, CacheStatistics, recent_nodes
 from milepost.cache.stored_states import StoredStates
 from milepost.cache.traits import CacheLimits, CacheTraits
-from milepost.cache.tree import Node, Path, Tokens, find_checkpoint
+from milepost.cache.tree import Node, Path, Tokens
 
-# When the budget is full, this part of it is freed at once: weighing all that is stored takes
-# milliseconds, and should not be done for every segment. Arbitrary.
-SLACK = 1 / 64
-# The same for the tokens of the tree.
-TREE_SLACK = 1 / 16
 MAX_SUMMARY_NODES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """What had to go."""
-
-    num_segments: int = 0
-    num_checkpoints: int = 0
-    num_bytes: int = 0
 
 
 class PrefixCache:
@@ -57,18 +44,20 @@ class PrefixCache:
     def __init__(self, traits: CacheTraits, limits: CacheLimits) -> None:
         self.traits = traits
         self.limits = limits
-        self.stored = StoredStates(traits)  # for the disk tier
-        self._tree = self.stored.tree
-        self._counters = Counters()
+        self._stored = StoredStates(traits)
+        self._tree = self._stored.tree
+        self._counters = CacheCounters()
+        self._evictor = Evictor(self._stored, limits, self._counters)
         self._num_requests = 0  # the clock of the policies
+        self._disk: DiskTier | None = None
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all segments and checkpoints in memory."""
-        return self.stored.num_bytes
+        return self._stored.num_bytes
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> CacheCounters:
         """The running totals; not a copy."""
         return self._counters
 
@@ -95,31 +84,28 @@ class PrefixCache:
         """Return what `match` would, without using or counting it."""
         return describe_match(self._tree.find(_as_key(prompt)), len(prompt), self.traits)
 
+    def find_path(self, tokens: Tokens) -> Path:
+        """Return what is known of a history, without using it; good until the next addition."""
+        return self._tree.find(_as_key(tokens))
+
     def saved_until(self, tokens: Tokens) -> int:
         """Return up to which position of a history the attention cells are stored."""
-        return self._tree.find(_as_key(tokens)).saved_until
+        return self.find_path(tokens).saved_until
 
     def known_until(self, tokens: Tokens) -> int:
         """Return how much of a history was ever computed; unlike `match` this is no use of it."""
-        return self._tree.find(_as_key(tokens)).num_tokens
+        return self.find_path(tokens).num_tokens
 
     def has_checkpoint(self, tokens: Tokens) -> bool:
         """Return whether a state is kept at the end of these tokens."""
-        return self.find_checkpoint(tokens) is not None
-
-    def find_checkpoint(self, tokens: Tokens) -> Checkpoint | None:
-        """Return the state that is kept at the end of these tokens, without using it."""
-        path = self._tree.find(_as_key(tokens))
-        if not 0 < path.num_tokens == len(tokens):
-            return None
-        return find_checkpoint(path.node_at(len(tokens)), len(tokens))
+        return self._tree.find_checkpoint(_as_key(tokens)) is not None
 
     # --- telling -------------------------------------------------------------------------
 
     def note(self, tokens: Tokens, now_s: float) -> None:
         """Remember that these tokens were computed, from position 0 on."""
         self._tree.insert(_as_key(tokens), self._use_at(now_s))
-        self._forget_oldest()
+        self._evictor.forget_oldest()
 
     def add_segment(self, tokens: Tokens, start: int, data: Data, now_s: float) -> bool:
         """Store the attention cells of [start, len(tokens)) of a history.
@@ -132,7 +118,7 @@ class PrefixCache:
         if num_bytes > self.limits.budget_bytes:
             return False
         path = self._insert(tokens, now_s)
-        if not self.stored.attach_segment(path, Segment(start, len(tokens), data, num_bytes)):
+        if not self._stored.attach_segment(path, Segment(start, len(tokens), data, num_bytes)):
             return False
         self.evict(now_s)
         return True
@@ -145,14 +131,13 @@ class PrefixCache:
         Returns False, and stores nothing, when the limits leave no room for it.
         """
         assert self.traits.has_states
-        path, pos = self._insert(tokens, now_s), len(tokens)
+        path, now = self._insert(tokens, now_s), self._use_at(now_s)
         num_bytes = memoryview(data).nbytes
         if self.limits.max_checkpoints == 0 or num_bytes > self.limits.budget_bytes:
             return False
-        self.stored.attach_checkpoint(
-            path, Checkpoint(pos, kind, data, num_bytes, self._use_at(now_s))
-        )
-        self._thin(path, now_s)
+        checkpoint = Checkpoint(len(tokens), kind, data, num_bytes, now)
+        self._stored.attach_checkpoint(path, checkpoint)
+        self._evictor.thin(path, now)
         self.evict(now_s)
         return True
 
@@ -164,38 +149,24 @@ class PrefixCache:
 
     def pin(self, tokens: Tokens, kind: str) -> bool:
         """Let what is needed to go on after these tokens be evicted last; False if unknown."""
-        path = self._tree.find(_as_key(tokens))
-        if not 0 < path.num_tokens == len(tokens):
-            return False
-        path.node_at(len(tokens)).pins[len(tokens)] = kind
-        return True
+        return self._tree.pin(_as_key(tokens), kind)
 
     def unpin(self, tokens: Tokens) -> bool:
         """Take back a pin; False if there is none."""
-        path = self._tree.find(_as_key(tokens))
-        if not 0 < path.num_tokens == len(tokens):
-            return False
-        return path.node_at(len(tokens)).pins.pop(len(tokens), None) is not None
+        return self._tree.unpin(_as_key(tokens))
 
-    # --- the disk ------------------------------------------------------------------------
+    def pin_lastingly(self, tokens: Tokens, kind: str) -> bool:
+        """Pin for later runs of the program too."""
+        is_known = self.pin(tokens, kind)
+        if is_known and self._disk is not None:
+            self._disk.pin(tokens, kind)
+        return is_known
 
-    def grow(self, tokens: Tokens, last_used: LastUse) -> Path:
-        """Add a history that the disk knows; its path is good until the next one is added."""
-        return self._tree.insert(_as_key(tokens), last_used)
-
-    def find(self, tokens: Tokens) -> Path:
-        """Return what is known of a history, without using it."""
-        return self._tree.find(_as_key(tokens))
-
-    def evict_from_disk(self, num_bytes: int, now_s: float) -> int:
-        """Choose what goes from the disk, and return the bytes; what is in memory as well stays."""
-        candidates = eviction_candidates(self._tree, self.traits, self._use_at(now_s), on_disk)
-        plan = plan_eviction(candidates, num_bytes)
-        for attached in plan.checkpoints:
-            self.stored.evict_checkpoint_from_disk(attached)
-        for attached_segment in plan.segments:
-            self.stored.evict_segment_from_disk(attached_segment)
-        return plan.num_bytes
+    def unpin_lastingly(self, tokens: Tokens) -> bool:
+        """Take back such a pin; False if memory knows none."""
+        if self._disk is not None:
+            self._disk.unpin(tokens)
+        return self.unpin(tokens)
 
     # --- removing ------------------------------------------------------------------------
 
@@ -204,47 +175,120 @@ class PrefixCache:
 
         What is known of the tokens themselves goes as well, as far as no other history shares it.
         """
-        path = self._tree.find(_as_key(tokens))
+        path = self.find_path(tokens)
         num_before = self.num_bytes
         if path.nodes and path.num_tokens == len(tokens):
-            self._drop_nodes(list(self._tree.walk(path.nodes[-1])))
+            self._evictor.drop(list(self._tree.walk(path.nodes[-1])))
         for node in path.nodes[::-1]:
             if node.children or node.end > path.num_tokens:
                 break
-            self._drop_nodes([node])
+            self._evictor.drop([node])
         return num_before - self.num_bytes
 
-    def clear(self) -> int:
+    def drop_all(self) -> int:
         """Forget everything; return the bytes that became free."""
         num_before = self.num_bytes
-        self._drop_nodes(list(self._tree.walk()))
+        self._evictor.drop(list(self._tree.walk()))
         return num_before
 
     def evict(self, now_s: float) -> Evicted:
         """Remove what is worth least until the budget holds; `add_…` do it themselves."""
-        excess = self.num_bytes - self.limits.budget_bytes
-        if excess <= 0:
-            return Evicted()
-        slack = int(self.limits.budget_bytes * SLACK)
-        excess -= self.stored.demote(excess + slack)
-        if excess <= 0:
-            return Evicted()
-        plan = self.plan_eviction(excess + slack, now_s)
-        for attached in plan.checkpoints:
-            self.stored.evict_checkpoint(attached)
-        for attached_segment in plan.segments:
-            self.stored.evict_segment(attached_segment)
-        self._counters.num_evicted_checkpoints += len(plan.checkpoints)
-        self._counters.num_evicted_segments += len(plan.segments)
-        return Evicted(len(plan.segments), len(plan.checkpoints), plan.num_bytes)
+        return self._evictor.evict_from_ram(self._use_at(now_s))
 
-    def plan_eviction(
-        self, num_bytes: int, now_s: float
-    ) -> EvictionPlan[AttachedCheckpoint, AttachedSegment]:
+    def plan_eviction(self, num_bytes: int, now_s: float) -> Plan:
         """Choose what would have to go for so many bytes, and remove nothing."""
-        return plan_eviction(
-            eviction_candidates(self._tree, self.traits, self._use_at(now_s)), num_bytes
-        )
+        return self._evictor.plan(num_bytes, self._use_at(now_s))
+
+    # --- the disk ------------------------------------------------------------------------
+
+    def attach_disk(self, store: DiskStore, offset_s: float) -> LoadedTier:
+        """Let a disk be below, and the tree know what earlier runs left there; reads no states.
+
+        Once, and before anything is added. `offset_s` is the time of day minus the clock of the
+        caller.
+
+        Raises:
+            DiskCacheUnusable: the index cannot be read.
+        """
+        assert self._disk is None, "there is one disk below a cache"
+        disk = DiskTier(store, self._stored)
+        loaded = disk.load(offset_s)
+        self._disk = disk
+        return loaded
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether a disk is attached."""
+        return self._disk is not None
+
+    @property
+    def disk_folder(self) -> FilePath | None:
+        """The folder of this model on disk; None without a disk."""
+        return self._disk.folder if self._disk else None
+
+    @property
+    def disk_statistics(self) -> DiskStatistics | None:
+        """Sizes and totals of the disk; None without one."""
+        return self._disk.statistics() if self._disk else None
+
+    @property
+    def disk_bytes_per_s(self) -> float:
+        """The measured rate of reading; 0 while it is not known."""
+        return self._disk.bytes_per_s if self._disk else 0.0
+
+    def read_in(self, contents: Sequence[Segment | Checkpoint]) -> None:
+        """Read from disk what memory lacks of these; waits for the disk.
+
+        Raises:
+            StoredStateLost: one of them is gone; it is no longer in the tree.
+        """
+        if self._disk is not None:
+            self._disk.read_in(contents)
+
+    def read_ahead(self, state: StoredState) -> None:
+        """Begin to read what a state needs, for a request that still waits."""
+        if self._disk is not None:
+            self._disk.read_ahead(state)
+
+    def read_logits(self, tokens: Tokens) -> Data | None:
+        """Read the logits after a prompt that an earlier run answered; None: there are none."""
+        return self._disk.read_logits(_as_key(tokens)) if self._disk else None
+
+    def has_unwritten(self, share: float) -> bool:
+        """Return whether what the disk lacks takes such a part of the memory's budget."""
+        limit = share * self.limits.budget_bytes
+        return self.num_bytes >= limit and self._stored.sum_unwritten() >= limit
+
+    def write_history(self, tokens: Tokens, prompt_end: PromptEnd | None = None) -> bool:
+        """Have what is known of a history written: its cells, and the states worth it.
+
+        `prompt_end` is in it. Returns False if the queue is full: the rest is to be tried again.
+        """
+        assert self._disk is not None
+        return self._disk.write_history(_as_key(tokens), prompt_end)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether anything waits to be written."""
+        return self._disk is not None and self._disk.is_writing
+
+    def settle_writes(self, now_s: float) -> None:
+        """Note what was written since the last call, and make room on disk where it had none."""
+        if self._disk is None:
+            return
+        if missing_bytes := self._disk.note_written():
+            self._evictor.evict_from_disk(missing_bytes, self._use_at(now_s))
+        self._disk.remove_dropped()
+
+    def flush_writes(self, now_s: float, timeout_s: float) -> bool:
+        """Wait until all that was asked for is written; return whether it was done in time."""
+        is_done = self._disk is None or self._disk.flush(timeout_s)
+        self.settle_writes(now_s)
+        return is_done
+
+    def close_disk(self, timeout_s: float) -> bool:
+        """Write what waits, and stop; return whether it was done in time."""
+        return self._disk is None or self._disk.close(timeout_s)
 
     # --- showing -------------------------------------------------------------------------
 
@@ -253,28 +297,30 @@ class PrefixCache:
         return CacheStatistics(
             num_nodes=self._tree.num_nodes,
             num_tokens=self._tree.num_tokens,
-            num_segments=self.stored.num_segments,
-            num_checkpoints=self.stored.num_checkpoints,
             token_bytes=self._tree.num_tokens * np.dtype(np.int32).itemsize,
-            segment_bytes=self.stored.segment_bytes,
-            checkpoint_bytes=self.stored.checkpoint_bytes,
+            num_bytes=self._stored.num_bytes,
             budget_bytes=self.limits.budget_bytes,
+            num_segments=self._stored.num_segments,
+            segment_bytes=self._stored.segment_bytes,
+            num_checkpoints=self._stored.num_checkpoints,
+            checkpoint_bytes=self._stored.checkpoint_bytes,
             counters=dataclasses.replace(self._counters),
         )
 
-    def summary(self, now_s: float, max_nodes: int = MAX_SUMMARY_NODES) -> TreeSummary:
-        """Return the most recently used part of the tree."""
-        return summarise(self._tree, max_nodes, self._use_at(now_s))
+    def recent_nodes(self, max_nodes: int = MAX_SUMMARY_NODES) -> list[tuple[int, Node]]:
+        """Return the most recently used nodes, each after the index of its parent; -1: the root."""
+        return recent_nodes(self._tree, max_nodes)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the tree or the counts contradict themselves; slow."""
         found = check_tree(self._tree, self.traits)
-        assert found == (
-            self.stored.num_segments,
-            self.stored.segment_bytes,
-            self.stored.num_checkpoints,
-            self.stored.checkpoint_bytes,
-        ), f"counted {found}"
+        counted = (
+            self._stored.num_segments,
+            self._stored.segment_bytes,
+            self._stored.num_checkpoints,
+            self._stored.checkpoint_bytes,
+        )
+        assert found == counted, f"{found} found, {counted} counted"
         assert self.num_bytes <= self.limits.budget_bytes
 
     # --- private -------------------------------------------------------------------------
@@ -285,37 +331,6 @@ class PrefixCache:
     def _insert(self, tokens: Tokens, now_s: float) -> Path:
         assert len(tokens) > 0, "nothing is stored for position 0"
         return self._tree.insert(_as_key(tokens), self._use_at(now_s))
-
-    def _thin(self, path: Path, now_s: float) -> None:
-        """Keep to the number of checkpoints along one conversation."""
-        num_held = sum(len(node.checkpoints) for node in path.nodes)
-        for _ in range(num_held - self.limits.max_checkpoints):
-            records = path_candidates(path, self.traits, self._use_at(now_s))
-            index = choose_thinned(records)
-            if index < 0:
-                return
-            self.stored.evict_checkpoint(records[index].key)
-            self._counters.num_thinned_checkpoints += 1
-
-    def _forget_oldest(self) -> None:
-        """Keep to the size of the tree; what holds nothing goes first."""
-        tree, limits = self._tree, self.limits
-        if tree.num_tokens <= limits.max_tree_tokens and tree.num_nodes <= limits.max_tree_nodes:
-            return
-        max_tokens = limits.max_tree_tokens * (1 - TREE_SLACK)
-        max_nodes = limits.max_tree_nodes * (1 - TREE_SLACK)
-        for node in tree.oldest_leaves():
-            if tree.num_tokens <= max_tokens and tree.num_nodes <= max_nodes:
-                break
-            self.stored.remove_node(node)
-            self._counters.num_forgotten_nodes += 1
-
-    def _drop_nodes(self, nodes: list[Node]) -> None:
-        """Remove a subtree, given in the order of a walk."""
-        for node in reversed(nodes):
-            if node.parent is not None:  # else it was joined to its last child, and went with it
-                self.stored.remove_node(node)
-                self._counters.num_dropped_nodes += 1
 
 
 def _as_key(tokens: Tokens) -> Tokens:

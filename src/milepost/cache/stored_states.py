@@ -12,7 +12,7 @@ from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.eviction_candidates import AttachedCheckpoint, AttachedSegment
 from milepost.cache.segment import NO_BLOB, Data, Segment, SegmentPart
 from milepost.cache.traits import CacheTraits
-from milepost.cache.tree import Node, Path, Tree, find_checkpoint
+from milepost.cache.tree import Node, Path, Tree, checkpoint_at
 
 
 class StoredStates:
@@ -24,7 +24,7 @@ class StoredStates:
         self.num_checkpoints = 0
         self.segment_bytes = 0  # in memory, like the next
         self.checkpoint_bytes = 0
-        self._traits = traits
+        self.traits = traits
         self._dropped_blobs: list[int] = []
 
     @property
@@ -32,7 +32,12 @@ class StoredStates:
         """The bytes of all segments and checkpoints in memory."""
         return self.segment_bytes + self.checkpoint_bytes
 
-    # --- putting on ----------------------------------------------------------------------
+    def sum_unwritten(self) -> int:
+        """Return the bytes of all that the disk lacks; looks at every node."""
+        contents = (held for node in self.tree.walk() for held in node.contents)
+        return sum(held.ram_bytes for held in contents if held.blob_id == NO_BLOB)
+
+    # --- attaching -----------------------------------------------------------------------
 
     def attach_segment(self, path: Path, segment: Segment) -> bool:
         """Store a segment; False if cells before it are missing, or none of it is new."""
@@ -41,7 +46,7 @@ class StoredStates:
     def attach_checkpoint(self, path: Path, checkpoint: Checkpoint) -> None:
         """Store a checkpoint, in place of one at the same position."""
         node = path.node_at(checkpoint.pos)
-        old = find_checkpoint(node, checkpoint.pos)
+        old = checkpoint_at(node, checkpoint.pos)
         if old is not None:
             checkpoint.num_hits = old.num_hits
             self.remove_checkpoint(node, old)
@@ -51,7 +56,7 @@ class StoredStates:
         """Attach segments that are on disk, ascending; return the blobs that do not fit."""
         saved, useless = path.saved_until, []
         for segment in segments:
-            if self._traits.has_segments and self._attach_after(path, saved, segment):
+            if self.traits.has_segments and self._attach_after(path, saved, segment):
                 saved = segment.end
             else:
                 useless.append(segment.blob_id)
@@ -62,7 +67,7 @@ class StoredStates:
         useless = []
         for checkpoint in checkpoints:
             node = path.node_at(checkpoint.pos)
-            if self._traits.has_states and find_checkpoint(node, checkpoint.pos) is None:
+            if self.traits.has_states and checkpoint_at(node, checkpoint.pos) is None:
                 self._add_checkpoint(node, checkpoint)
             else:
                 useless.append(checkpoint.blob_id)
@@ -72,20 +77,20 @@ class StoredStates:
         """Let states know the blobs of their logits, by position; return those without one."""
         useless = []
         for pos, blob_id in ids.items():
-            checkpoint = find_checkpoint(path.node_at(pos), pos)
+            checkpoint = checkpoint_at(path.node_at(pos), pos)
             if checkpoint is None or checkpoint.logits_id != NO_BLOB:
                 useless.append(blob_id)
             else:
                 checkpoint.logits_id = blob_id
         return useless
 
-    def take_in(self, held: Segment | Checkpoint, data: Data) -> None:
-        """Hold in memory what was read from disk."""
+    def hold_in_ram(self, held: Segment | Checkpoint, data: Data) -> None:
+        """Keep in memory what was read from disk."""
         if held.is_attached and held.data is None:
             held.data = data
             self._count_bytes(held, held.num_bytes)
 
-    # --- taking off ----------------------------------------------------------------------
+    # --- removing ------------------------------------------------------------------------
 
     def demote(self, num_bytes: int) -> int:
         """Let go from memory what the disk has too, the least recently used first.
@@ -94,7 +99,7 @@ class StoredStates:
         """
         freed = 0
         for node in sorted(self.tree.walk(), key=lambda node: node.last_used):
-            for held in node.held:
+            for held in node.contents:
                 if freed >= num_bytes:
                     return freed
                 if held.data is not None and held.blob_id != NO_BLOB:
@@ -110,7 +115,7 @@ class StoredStates:
 
     def evict_segment(self, held: AttachedSegment) -> None:
         """Remove the last segment of a path; what needed it was removed before."""
-        if not self._traits.has_states:  # else the checkpoints that needed it were marked
+        if not self.traits.has_states:  # else the checkpoints that needed it were marked
             held.nodes[-1].evicted.add(held.nodes[-1].saved_until)
         for node in held.nodes:
             part = node.parts.pop()
@@ -132,10 +137,10 @@ class StoredStates:
         else:
             self._drop_blob(held.segment)
 
-    def lose(self, held: Segment | Checkpoint) -> None:
+    def remove_lost(self, held: Segment | Checkpoint) -> None:
         """Remove something of which the disk has lost the bytes, and all that needs it."""
         for node in self.tree.walk():
-            if held in node.held:
+            if held in node.contents:
                 break
         else:
             return
@@ -182,7 +187,7 @@ class StoredStates:
             part_start, part_end = max(node.start, saved), min(node.end, segment.end)
             if part_start < part_end:
                 node.parts.append(SegmentPart(segment, part_start, part_end))
-                if not self._traits.has_states:
+                if not self.traits.has_states:
                     node.evicted = {pos for pos in node.evicted if pos > part_end}
         self.num_segments += 1
         self.segment_bytes += segment.ram_bytes

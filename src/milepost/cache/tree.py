@@ -67,14 +67,14 @@ class Node:
         return [part.segment for part in self.parts if part.segment is not inherited]
 
     @property
-    def held(self) -> list[Segment | Checkpoint]:
+    def contents(self) -> list[Segment | Checkpoint]:
         """The segments that begin here, and the checkpoints."""
         return [*self.own_segments, *self.checkpoints]
 
     @property
     def num_bytes(self) -> int:
         """The bytes in memory of its checkpoints and of the segments that begin here."""
-        return sum(held.ram_bytes for held in self.held)
+        return sum(each.ram_bytes for each in self.contents)
 
     @property
     def is_bare(self) -> bool:
@@ -142,6 +142,23 @@ class Tree:
             node = child
         return Path(tuple(nodes), pos)
 
+    def find_checkpoint(self, tokens: Tokens) -> Checkpoint | None:
+        """Return the state that is kept at the end of these tokens."""
+        node = self._find_end(tokens)
+        return checkpoint_at(node, len(tokens)) if node else None
+
+    def pin(self, tokens: Tokens, kind: str) -> bool:
+        """Mark the end of these tokens; False if it is not known."""
+        node = self._find_end(tokens)
+        if node is not None:
+            node.pins[len(tokens)] = kind
+        return node is not None
+
+    def unpin(self, tokens: Tokens) -> bool:
+        """Take back a pin; False if there is none."""
+        node = self._find_end(tokens)
+        return node is not None and node.pins.pop(len(tokens), None) is not None
+
     def insert(self, tokens: Tokens, now: LastUse) -> Path:
         """Add a history, or what is new of it, and mark it as used; return its path."""
         path = self.find(tokens)
@@ -189,6 +206,11 @@ class Tree:
         self.num_tokens -= len(node.tokens)
         if parent is not self.root and len(parent.children) == 1:
             self._join(parent, *parent.children.values())
+
+    def _find_end(self, tokens: Tokens) -> Node | None:
+        """Return the node whose edge leads to the end of these tokens, if all are known."""
+        path = self.find(tokens)
+        return path.node_at(len(tokens)) if 0 < path.num_tokens == len(tokens) else None
 
     def _append(self, nodes: list[Node], rest: Tokens, pos: int, now: LastUse) -> None:
         """Extend a path that ends at `pos` by tokens that are not in the tree."""
@@ -240,7 +262,7 @@ class Tree:
         return upper
 
 
-def find_checkpoint(node: Node, pos: int) -> Checkpoint | None:
+def checkpoint_at(node: Node, pos: int) -> Checkpoint | None:
     """Return the checkpoint of a node at a position, if there is one."""
     if not node.checkpoints or node.checkpoints[-1].pos < pos:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from milepost.cache.tree import shared_length
+from milepost.cache.tree import Node, shared_length
 from milepost.engine.cache_report import Tokens
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.reporting import Totals
@@ -44,7 +44,6 @@ class CacheControl:
     ) -> None:
         self._cache = runtime.cache
         self._prompt_logits = runtime.prompt_logits
-        self._disk = runtime.disk
         self._slots = slots
         self._totals = totals
         self._forget_media = forget_media
@@ -63,22 +62,12 @@ class CacheControl:
         """Return the sizes, and the most recently used part of the tree."""
         sizes = self._cache.statistics()
         max_nodes = max(0, min(message.max_nodes, MAX_SUMMARY_NODES))
+        now_s = self._clock()
         return CacheSummary(
             query_id=message.query_id,
             nodes=tuple(
-                CacheNode(
-                    parent=node.parent,
-                    start=node.start,
-                    end=node.end,
-                    saved_until=node.saved_until,
-                    checkpoints=node.checkpoints,
-                    num_bytes=node.num_bytes,
-                    num_children=node.num_children,
-                    num_hits=node.num_hits,
-                    idle_s=node.idle_s,
-                    pins=node.pins,
-                )
-                for node in self._cache.summary(self._clock(), max_nodes).nodes
+                describe_node(node, parent, now_s)
+                for parent, node in self._cache.recent_nodes(max_nodes)
             ),
             num_nodes=sizes.num_nodes,
             num_tree_tokens=sizes.num_tokens,
@@ -100,14 +89,10 @@ class CacheControl:
         if tokens is None:
             return CacheChanged(query_id=message.query_id, found=False)
         if message.action == "pin":
-            found = self._cache.pin(tokens, "client")
-            if found and self._disk is not None:
-                self._disk.pin(tokens, "client")
+            found = self._cache.pin_lastingly(tokens, "client")
             return CacheChanged(query_id=message.query_id, found=found)
         if message.action == "unpin":
-            self._cache.unpin(tokens)  # one that is not pinned stays so
-            if self._disk is not None:
-                self._disk.unpin(tokens)
+            self._cache.unpin_lastingly(tokens)  # one that is not pinned stays so
             return CacheChanged(query_id=message.query_id)
         return CacheChanged(query_id=message.query_id, freed_bytes=self._drop(message.request_id))
 
@@ -118,7 +103,7 @@ class CacheControl:
             self._slots.clear(slot)
         self._prompt_logits.clear()
         self._forget_media()
-        freed_bytes = self._cache.clear()
+        freed_bytes = self._cache.drop_all()
         logger.info("the prefix cache was cleared: %d bytes", freed_bytes)
         return freed_bytes
 
@@ -134,3 +119,19 @@ class CacheControl:
             if shared_length(slot.held, tokens) > num_left:
                 self._slots.clear(slot)
         return freed_bytes
+
+
+def describe_node(node: Node, parent: int, now_s: float) -> CacheNode:
+    """Return a node of the tree as it goes over the wire; `parent` is the index of another one."""
+    return CacheNode(
+        parent=parent,
+        start=node.start,
+        end=node.end,
+        saved_until=node.saved_until,
+        checkpoints=tuple((checkpoint.pos, checkpoint.kind) for checkpoint in node.checkpoints),
+        num_bytes=node.num_bytes,
+        num_children=len(node.children),
+        num_hits=node.num_hits,
+        idle_s=now_s - node.last_used.seconds,
+        pins=tuple(sorted(node.pins)),
+    )

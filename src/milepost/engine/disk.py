@@ -13,7 +13,6 @@ from pathlib import Path
 from milepost.cache.disk.fingerprint import FileIdentity, Fingerprint, RopeSettings, identify_file
 from milepost.cache.disk.limits import DiskClock, DiskLimits
 from milepost.cache.disk.store import DiskStore
-from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
 from milepost.config.cache_folder import default_cache_folder
@@ -27,27 +26,27 @@ SPLIT_MODEL = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 logger = logging.getLogger(__name__)
 
 
-def open_disk_tier(
-    settings: EngineSettings, library: str, traits: MemoryTraits, cache: PrefixCache
-) -> DiskTier | None:
-    """Return the disk tier with all that earlier runs left in the tree; None if there is none.
+def attach_disk(
+    cache: PrefixCache, settings: EngineSettings, library: str, traits: MemoryTraits
+) -> None:
+    """Let the disk be below a cache, if one is to be used, with all that earlier runs left there.
 
     A disk that cannot be used is logged, and the model served without it.
     """
     keeps_any = settings.cache_on_disk and settings.cache_disk != 0
     if not (keeps_any and traits.can_restore and cache.limits.budget_bytes > 0):
-        return None
+        return
     root = Path(settings.cache_dir) if settings.cache_dir else default_folder()
     started_s = time.perf_counter()
     try:
         fingerprint = make_fingerprint(settings, library, traits)
         limits = make_limits(settings, root)
         clock = DiskClock(time.time, time.perf_counter)
-        tier = DiskTier(DiskStore.open(root, fingerprint, limits, clock), cache)
-        loaded = tier.load(time.time() - time.perf_counter())
+        store = DiskStore.open(root, fingerprint, limits, clock)
+        loaded = cache.attach_disk(store, time.time() - time.perf_counter())
     except (DiskCacheUnusable, OSError) as error:
         logger.warning("the cache on disk is not used: %s", error)
-        return None
+        return
     logger.info(
         "cache on disk: %d states and segments, %.1f MB of at most %.1f GB, known after %.0f ms",
         loaded.num_blobs - loaded.num_useless,
@@ -55,7 +54,6 @@ def open_disk_tier(
         limits.budget_bytes / 1e9,
         1000 * (time.perf_counter() - started_s),
     )
-    return tier
 
 
 def default_folder() -> Path:

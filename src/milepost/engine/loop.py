@@ -89,7 +89,7 @@ class Loop:
             clock,
         )
         self._persister = Persister(
-            runtime.disk, parse_sync(settings.cache_disk_sync), runtime.prompt_logits, clock
+            runtime.cache, parse_sync(settings.cache_disk_sync), runtime.prompt_logits, clock
         )
         self._limits = batch_limits(context, runtime.traits)
         self._runner = ModelRunner(context, self._slots, self._limits)
@@ -101,7 +101,6 @@ class Loop:
             reporter,
             self._checkpointer,
             runtime.cache,
-            runtime.disk,
             self._media.totals,
         )
         self._control = CacheControl(runtime, self._slots, self._totals, self._media.clear, clock)

@@ -23,7 +23,7 @@ from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.config import EngineSettings, LogSettings
 from milepost.engine.connection import Connection, ConnectionClosed
 from milepost.engine.constraints import ConstraintMaker
-from milepost.engine.disk import open_disk_tier
+from milepost.engine.disk import attach_disk
 from milepost.engine.loop import Loop
 from milepost.engine.media.model import choose_probed, load_projector, make_media
 from milepost.engine.memory_probe import MemoryProbe
@@ -110,8 +110,7 @@ def serve(connection: Connection) -> None:
         send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
         raise
     gc.disable()  # a tree of many thousand objects is made: nothing of it is garbage
-    disk = open_disk_tier(settings, library.name, runtime.traits, runtime.cache)
-    runtime = dataclasses.replace(runtime, disk=disk)
+    attach_disk(runtime.cache, settings, library.name, runtime.traits)
     if projector is not None:
         media = make_media(projector, settings, runtime, connection.wake)
         runtime = dataclasses.replace(runtime, media=media)
@@ -283,7 +282,7 @@ def model_info(runtime: ModelRuntime, settings: EngineSettings, load_s: float) -
         num_window_tokens=model.num_window_tokens if traits.kind == "window" else 0,
         device=", ".join(devices) if uses_devices else "CPU",
         load_s=load_s,
-        cache_folder="" if runtime.disk is None else str(runtime.disk.folder),
+        cache_folder=str(runtime.cache.disk_folder or ""),
         has_vision=runtime.media is not None and runtime.media.projector.has_vision,
         has_audio=runtime.media is not None and runtime.media.projector.has_audio,
         audio_sample_rate=runtime.media.projector.audio_sample_rate if runtime.media else 0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.media.layouts import MediaModel
 from milepost.engine.memory_probe import MemoryTraits
@@ -22,6 +21,5 @@ class ModelRuntime:
     traits: MemoryTraits
     cache: PrefixCache
     num_parked: int = 0  # sequence ids of the context for conversations without a slot
-    disk: DiskTier | None = None
     media: MediaModel | None = None  # a projector and what goes with it
     prompt_logits: PromptLogits = field(default_factory=PromptLogits)

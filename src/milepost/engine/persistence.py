@@ -14,7 +14,8 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from milepost.cache.disk.tier import DiskTier, PromptEnd
+from milepost.cache.disk.tier import PromptEnd
+from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.tree import shared_length
 from milepost.engine.prompt_logits import PromptLogits
 from milepost.errors import ConfigurationError
@@ -54,12 +55,12 @@ class Persister:
 
     def __init__(
         self,
-        tier: DiskTier | None,
+        cache: PrefixCache,
         sync: Sync,
         prompt_logits: PromptLogits,
         clock: Callable[[], float],
     ) -> None:
-        self._tier = tier
+        self._cache = cache
         self._prompt_logits = prompt_logits
         self._sync = sync
         self._clock = clock
@@ -68,7 +69,7 @@ class Persister:
 
     def note(self, tokens: np.ndarray, num_prompt_tokens: int) -> None:
         """Remember a conversation that has ended; an earlier turn of it need not be written."""
-        if self._tier is None:
+        if not self._cache.has_disk:
             return
         self._unsaved = [
             earlier
@@ -76,24 +77,24 @@ class Persister:
             if shared_length(earlier.tokens, tokens) < earlier.num_prompt_tokens
         ]
         self._unsaved.append(Unsaved(tokens.copy(), num_prompt_tokens, self._clock()))
-        self._is_tight = self._tier.has_unsaved(TIGHT_SHARE)
+        self._is_tight = self._cache.has_unwritten(TIGHT_SHARE)
 
     def work(self, *, is_idle: bool) -> None:
         """Begin to write what is due, and note what was written; waits for nothing."""
-        if self._tier is None:
+        if not self._cache.has_disk:
             return
         now_s = self._clock()
         while self._unsaved and self._is_due(self._unsaved[0], now_s, is_idle=is_idle):
-            if not self._save(self._tier, self._unsaved[0]):
+            if not self._write(self._unsaved[0]):
                 break
             self._unsaved.pop(0)
-        self._tier.settle(now_s)
+        self._cache.settle_writes(now_s)
 
     def wait_s(self) -> float | None:
         """Return how long the loop may sleep when nothing runs; None: for ever."""
-        if self._tier is None:
+        if not self._cache.has_disk:
             return None
-        if self._tier.is_writing:
+        if self._cache.is_writing:
             return POLL_S
         if not self._unsaved or self._sync == "exit":
             return None
@@ -101,25 +102,24 @@ class Persister:
 
     def close(self) -> None:
         """Write all that is left, the latest first, and wait for it."""
-        if self._tier is None:
+        if not self._cache.has_disk:
             return
         deadline_s = self._clock() + CLOSE_S
-        is_done = all(self._save_by(deadline_s, each) for each in reversed(self._unsaved))
-        if not self._tier.close(max(0.0, deadline_s - self._clock())) or not is_done:
+        is_done = all(self._write_by(deadline_s, each) for each in reversed(self._unsaved))
+        if not self._cache.close_disk(max(0.0, deadline_s - self._clock())) or not is_done:
             logger.warning("the disk is slow: some conversations were not written")
 
-    def _save(self, tier: DiskTier, unsaved: Unsaved) -> bool:
+    def _write(self, unsaved: Unsaved) -> bool:
         prompt = unsaved.tokens[: unsaved.num_prompt_tokens]
         logits = self._prompt_logits.find(prompt)
         prompt_end = None if logits is None else PromptEnd(len(prompt), logits.data)
-        return tier.save(unsaved.tokens, prompt_end)
+        return self._cache.write_history(unsaved.tokens, prompt_end)
 
-    def _save_by(self, deadline_s: float, unsaved: Unsaved) -> bool:
+    def _write_by(self, deadline_s: float, unsaved: Unsaved) -> bool:
         """Write a conversation, waiting for room in the queue; return whether it was in time."""
-        assert self._tier is not None
-        while not self._save(self._tier, unsaved):
+        while not self._write(unsaved):
             now_s = self._clock()
-            if not self._tier.flush(now_s, max(0.0, deadline_s - now_s)):
+            if not self._cache.flush_writes(now_s, max(0.0, deadline_s - now_s)):
                 return False
         return True
 

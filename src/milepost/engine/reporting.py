@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from milepost.cache.disk.tier import DiskTier
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.cache_report import (
     PrefixFacts,
@@ -112,7 +111,6 @@ class Totals:
     reporter: Reporter
     checkpointer: Checkpointer
     cache: PrefixCache
-    disk: DiskTier | None
     media: MediaTotals
 
     def counters(self) -> Counters:
@@ -140,9 +138,9 @@ class Totals:
         )
 
     def _disk_counters(self) -> dict[str, int]:
-        if self.disk is None:
+        found = self.cache.disk_statistics
+        if found is None:
             return {}
-        found = self.disk.statistics()
         return {
             "num_disk_blobs": found.num_blobs,
             "num_disk_bytes": found.num_bytes,

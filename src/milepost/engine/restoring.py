@@ -91,7 +91,6 @@ class Restorer:
         self._states = runtime.states
         self._traits = runtime.traits
         self._cache = runtime.cache
-        self._disk = runtime.disk
         self._prompt_logits = runtime.prompt_logits
         self._slots = slots
         self._statistics = statistics
@@ -139,11 +138,11 @@ class Restorer:
 
     def prefetch(self, request: Request) -> None:
         """Have read from disk what a request will need that waits for a slot; once for each."""
-        if self._disk is None or request.is_prefetched:
+        if request.is_prefetched or not self._cache.has_disk:
             return
         request.is_prefetched = True
         for stored in self._cache.peek(request.prompt).stored[:1]:
-            self._disk.prefetch(stored)
+            self._cache.read_ahead(stored)
 
     def start_empty(self) -> Slot:
         """Occupy the least recently used idle slot, emptied."""
@@ -187,9 +186,9 @@ class Restorer:
         again takes no longer than reading them.
         """
         row = self._prompt_logits.find(prompt)
-        if row is not None or self._disk is None or not self._traits.has_states:
+        if row is not None or not self._traits.has_states:
             return row
-        data = self._disk.read_logits(prompt)
+        data = self._cache.read_logits(prompt)
         num_vocab = self._context.model.vocab.num_tokens
         if data is None or memoryview(data).nbytes != num_vocab * np.dtype(np.float32).itemsize:
             return None
@@ -261,7 +260,7 @@ class Restorer:
         rates = RestoreRates(
             self._statistics.estimated_prefill_tokens_per_s,
             self._statistics.restore_bytes_per_s,
-            (self._disk.bytes_per_s if self._disk else 0.0) or ASSUMED_DISK_BYTES_PER_S,
+            self._cache.disk_bytes_per_s or ASSUMED_DISK_BYTES_PER_S,
         )
         choice = choose_restore(sources, rates, num_prompt_tokens)
         chosen = choice.source
@@ -309,8 +308,7 @@ class Restorer:
         """Share the cells of a slot up to an earlier position, and load the state of it."""
         assert option.slot is not None
         assert option.checkpoint is not None
-        if self._disk is not None:
-            self._disk.fetch_checkpoint(option.checkpoint)
+        self._cache.read_in([option.checkpoint])
         spare_id = self._slots.spare_id
         num_positions = count_positions(prompt[: option.pos])
         self._context.copy(option.slot.seq_id, spare_id, 0, num_positions)
@@ -322,8 +320,7 @@ class Restorer:
         spare_id, stored = self._slots.spare_id, option.stored
         if stored.pos > self._slots.num_cells_in_reach:
             raise StateRefused(f"there are no cells for {stored.pos} tokens beside what runs")
-        if self._disk is not None:
-            self._disk.fetch(stored)
+        self._cache.read_in(stored.contents)
         self._slots.park(slot)
         while self._slots.num_free_cells < stored.pos and self._slots.evict_idle():
             pass

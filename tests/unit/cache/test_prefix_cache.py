@@ -150,7 +150,7 @@ def test_what_was_replaced_does_not_change_with_the_tree() -> None:
     match = cache.match(SECOND, 1.0)
     cache.note(SECOND, 1.0)
     cache.note(tokens(SYSTEM, (2, 20), (7, 3)), 2.0)
-    cache.clear()
+    cache.drop_all()
     assert np.concatenate(match.replaced).tolist() == [2] * 50
 
 
@@ -296,7 +296,7 @@ def test_the_bytes_are_free_at_once() -> None:
         cache.note(SECOND, 0.0)
         del data
         assert gone() is not None
-        cache.clear()
+        cache.drop_all()
         assert gone() is None
     finally:
         gc.enable()
@@ -306,7 +306,7 @@ def test_a_match_keeps_its_bytes_when_they_are_evicted() -> None:
     cache = make_cache("full")
     cache.add_segment(FIRST, 0, b"a" * 150, 0.0)
     match = cache.match(tokens(SYSTEM, (2, 60)), 1.0)
-    cache.clear()
+    cache.drop_all()
     assert match.stored[0].parts[0].segment.data == b"a" * 150
 
 
@@ -328,9 +328,10 @@ def test_the_summary_shows_the_most_recent_part_of_the_tree() -> None:
     cache.note(FIRST, 0.0)
     cache.match(SECOND, 5.0)
     cache.note(SECOND, 5.0)
-    summary = cache.summary(now_s=8.0, max_nodes=2)
-    top, second = summary.nodes
-    assert (top.parent, top.start, top.end, top.num_children) == (-1, 0, 100, 2)
-    assert (top.checkpoints, top.num_bytes, top.idle_s) == (((100, "system_end"),), 7, 3.0)
-    assert (second.parent, second.start, second.end) == (0, 100, 150)
-    assert summary.num_omitted == 1
+    (parent, top), (next_parent, second) = cache.recent_nodes(max_nodes=2)
+    assert (parent, top.start, top.end, len(top.children)) == (-1, 0, 100, 2)
+    (checkpoint,) = top.checkpoints
+    assert (checkpoint.pos, checkpoint.kind) == (100, "system_end")
+    assert (top.num_bytes, top.last_used.seconds) == (7, 5.0)
+    assert (next_parent, second.start, second.end) == (0, 100, 150)
+    assert cache.statistics().num_nodes == 3

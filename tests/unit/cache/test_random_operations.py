@@ -155,6 +155,6 @@ def test_a_tight_cache_offers_nothing_wrong(kind: CacheKind, seed: int) -> None:
     assert evicted > 10
     assert counters.num_forgotten_nodes > 0
     assert walk.cache.num_bytes > 0
-    walk.cache.clear()
+    walk.cache.drop_all()
     walk.cache.check_invariants()
     assert walk.cache.num_bytes == 0

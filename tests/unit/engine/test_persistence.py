@@ -11,7 +11,6 @@ from tests.disk_cache import TIMEOUT_S, history, open_store
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
 from milepost.cache.disk.store import DiskStore
-from milepost.cache.disk.tier import DiskTier
 from milepost.engine.persistence import Persister, Sync, parse_sync
 from milepost.engine.prompt_logits import PromptLogits
 from milepost.errors import ConfigurationError
@@ -24,8 +23,8 @@ class Bench:
         self.now_s = 100.0
         self.store = store
         self.cache = PrefixCache(CacheTraits.of_kind("full"), CacheLimits(ram_bytes))
-        self.tier = DiskTier(store, self.cache)
-        self.persister = Persister(self.tier, sync, PromptLogits(), lambda: self.now_s)
+        self.cache.attach_disk(store, 0.0)
+        self.persister = Persister(self.cache, sync, PromptLogits(), lambda: self.now_s)
 
     def answer(self, tokens: np.ndarray, num_prompt_tokens: int) -> None:
         start = self.cache.saved_until(tokens)
@@ -35,7 +34,7 @@ class Bench:
     def work(self, *, is_idle: bool = True) -> int:
         """Let it work, and return how many blobs there are on disk."""
         self.persister.work(is_idle=is_idle)
-        assert self.tier.flush(self.now_s, TIMEOUT_S)
+        assert self.cache.flush_writes(self.now_s, TIMEOUT_S)
         return self.store.statistics().num_blobs
 
 
@@ -112,7 +111,12 @@ def test_all_are_written_at_the_end_though_the_queue_is_small(tmp_path: Path) ->
 
 
 def test_without_a_disk_nothing_happens() -> None:
-    persister = Persister(None, "turn", PromptLogits(), lambda: 0.0)
+    persister = Persister(
+        PrefixCache(CacheTraits.of_kind("full"), CacheLimits(1 << 20)),
+        "turn",
+        PromptLogits(),
+        lambda: 0.0,
+    )
     persister.note(history(100), 90)
     persister.work(is_idle=True)
     assert persister.wait_s() is None

@@ -14,8 +14,8 @@ from typing import get_args
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.disk.stored_forest import StoredBlob, StoredForest, StoredRuns
 from milepost.cache.last_use import LastUse
-from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.segment import Segment
+from milepost.cache.stored_states import StoredStates
 from milepost.cache.tree import Node
 
 KINDS: dict[str, CheckpointKind] = {kind: kind for kind in get_args(CheckpointKind)}
@@ -39,7 +39,7 @@ class _LoadedTip:
     checkpoints: list[Checkpoint]
 
 
-def load_tree(forest: StoredForest, cache: PrefixCache, offset_s: float) -> list[int]:
+def load_tree(forest: StoredForest, stored: StoredStates, offset_s: float) -> list[int]:
     """Attach blobs to the tree, and return the ids of those that fit nowhere.
 
     `offset_s` is the time of day minus the clock of the tree.
@@ -49,17 +49,17 @@ def load_tree(forest: StoredForest, cache: PrefixCache, offset_s: float) -> list
     for run, blobs in gather_blobs(forest):
         segments = [_segment_of(blob) for blob in blobs if blob.kind == "segment"]
         checkpoints = [_checkpoint_of(blob) for blob in blobs if blob.kind == "checkpoint"]
-        path = cache.grow(forest.runs.history(run, blobs[-1].end), LONG_AGO)
+        path = stored.tree.insert(forest.runs.history(run, blobs[-1].end), LONG_AGO)
         # Cells first: no state may be attached after a gap.
-        useless += cache.stored.attach_stored_segments(path, segments)
-        useless += cache.stored.attach_stored_checkpoints(path, checkpoints)
+        useless += stored.attach_stored_segments(path, segments)
+        useless += stored.attach_stored_checkpoints(path, checkpoints)
         logits = {blob.end: blob.id for blob in blobs if blob.kind == "logits"}
-        useless += cache.stored.attach_stored_logits(path, logits)
+        useless += stored.attach_stored_logits(path, logits)
         last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
         loaded.append(_LoadedTip(last_used_s, path.nodes[-1], checkpoints))
     _date(loaded)
     for pin in [pin for pin in forest.pins if forest.runs.has(pin.run, pin.pos)]:
-        cache.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
+        stored.tree.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
     return useless
 
 

@@ -2,13 +2,14 @@
 
 The tree holds them all: what has bytes in memory, what has a blob on disk, or both. Along a path
 the ones with a blob come first, for they are written from the root on. Called by the engine's loop;
-only `fetch` and `close` wait for the disk.
+only `read_in` and `close` wait for the disk.
 """
 
 from __future__ import annotations
 
 import logging
 import pathlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +19,8 @@ from milepost.cache.disk.load_tree import load_tree
 from milepost.cache.disk.store import DiskStatistics, DiskStore
 from milepost.cache.disk.writer import Completion
 from milepost.cache.match import StoredState
-from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.segment import NO_BLOB, Data, Segment
+from milepost.cache.stored_states import StoredStates
 from milepost.cache.tree import Node, Path, Tokens
 from milepost.errors import StoredStateLost
 
@@ -57,9 +58,9 @@ class PromptEnd:
 class DiskTier:
     """The disk below one prefix cache."""
 
-    def __init__(self, store: DiskStore, cache: PrefixCache) -> None:
+    def __init__(self, store: DiskStore, stored: StoredStates) -> None:
         self._store = store
-        self._cache = cache
+        self._stored = stored
         self._pending: dict[int, Segment | Checkpoint] = {}  # by ticket
         self._pending_logits: dict[int, Checkpoint] = {}  # the states that they belong to
 
@@ -81,25 +82,25 @@ class DiskTier:
             DiskCacheUnusable: the index cannot be read.
         """
         forest = self._store.load()
-        useless = load_tree(forest, self._cache, offset_s)
+        useless = load_tree(forest, self._stored, offset_s)
         self._store.remove(useless)
         return LoadedTier(len(forest.blobs), len(useless), self._store.num_bytes)
 
-    def fetch(self, state: StoredState) -> None:
-        """Read what a state needs and memory lacks.
+    def read_in(self, contents: Sequence[Segment | Checkpoint]) -> None:
+        """Read what memory lacks of these.
 
         Raises:
-            StoredStateLost: a part of it is gone; it is no longer in the tree.
+            StoredStateLost: one of them is gone; it is no longer in the tree.
         """
-        missing = [held for held in state.held if held.data is None]
+        missing = [held for held in contents if held.data is None]
         self._store.prefetch(held.blob_id for held in missing)
         for held in missing:
-            self._fetch_one(held)
-        self._store.touch(held.blob_id for held in state.held if held.blob_id != NO_BLOB)
+            self._read_one(held)
+        self._store.touch(held.blob_id for held in contents if held.blob_id != NO_BLOB)
 
     def read_logits(self, tokens: Tokens) -> Data | None:
         """Read the logits after a prompt that an earlier run answered; None: there are none."""
-        checkpoint = self._cache.find_checkpoint(tokens)
+        checkpoint = self._stored.tree.find_checkpoint(tokens)
         if checkpoint is None or checkpoint.logits_id == NO_BLOB:
             return None
         try:
@@ -108,12 +109,6 @@ class DiskTier:
             logger.warning("%s", error)
             checkpoint.logits_id = NO_BLOB
             return None
-
-    def fetch_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Read a state if memory lacks it; raises as `fetch`."""
-        if checkpoint.data is None:
-            self._fetch_one(checkpoint)
-            self._store.touch([checkpoint.blob_id])
 
     @property
     def folder(self) -> pathlib.Path:
@@ -125,24 +120,16 @@ class DiskTier:
         """Whether anything waits to be written."""
         return bool(self._pending or self._pending_logits)
 
-    def prefetch(self, state: StoredState) -> None:
+    def read_ahead(self, state: StoredState) -> None:
         """Begin to read what a state needs, for a request that still waits."""
-        self._store.prefetch(held.blob_id for held in state.held if held.data is None)
+        self._store.prefetch(held.blob_id for held in state.contents if held.data is None)
 
-    def has_unsaved(self, share: float) -> bool:
-        """Return whether what the disk does not have takes such a part of the memory's budget."""
-        limit = share * self._cache.limits.budget_bytes
-        if self._cache.num_bytes < limit:
-            return False
-        held = (one for node in self._cache.stored.tree.walk() for one in node.held)
-        return sum(one.ram_bytes for one in held if one.blob_id == NO_BLOB) >= limit
-
-    def save(self, tokens: Tokens, prompt_end: PromptEnd | None = None) -> bool:
+    def write_history(self, tokens: Tokens, prompt_end: PromptEnd | None = None) -> bool:
         """Have what is known of a history written: its cells, and the states worth it.
 
         `prompt_end` is in it. Returns False if the queue is full: the rest is to be tried again.
         """
-        path = self._cache.find(tokens)
+        path = self._stored.tree.find(tokens)
         if not path.nodes:
             return True
         known = np.concatenate([node.tokens for node in path.nodes])
@@ -170,42 +157,41 @@ class DiskTier:
         """Take back a pin."""
         self._store.unpin(tokens)
 
-    def settle(self, now_s: float) -> None:
-        """Note what was written since the last call, and remove what is of no use any more."""
-        refused_bytes = 0
-        for completion in self._store.take_completions():
-            refused_bytes += self._complete(completion)
-        if refused_bytes:
-            budget_bytes = self._store.statistics().budget_bytes
-            self._cache.evict_from_disk(refused_bytes + int(budget_bytes * SLACK), now_s)
-        if dropped := self._cache.stored.take_dropped_blobs():
+    def note_written(self) -> int:
+        """Note what was written since the last call; return the bytes to be freed for the rest."""
+        refused_bytes = sum(map(self._complete, self._store.take_completions()))
+        budget_bytes = self._store.statistics().budget_bytes
+        return refused_bytes + int(budget_bytes * SLACK) if refused_bytes else 0
+
+    def remove_dropped(self) -> None:
+        """Have blobs removed that are of no use to the tree any more."""
+        if dropped := self._stored.take_dropped_blobs():
             self._store.remove(dropped)
 
-    def flush(self, now_s: float, timeout_s: float) -> bool:
+    def flush(self, timeout_s: float) -> bool:
         """Wait until all that was asked for is written; return whether it was done in time."""
-        is_done = self._store.flush(timeout_s)
-        self.settle(now_s)
-        return is_done
+        return self._store.flush(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits, and stop; return whether it was done in time."""
-        if dropped := self._cache.stored.take_dropped_blobs():
-            self._store.remove(dropped)
-        return self._store.close(timeout_s)
+        is_done = not self.is_writing or self._store.flush(timeout_s)
+        self.note_written()  # what was dropped while it was being written must go again
+        self.remove_dropped()
+        return self._store.close(timeout_s if is_done else 0.0)
 
     # --- private -------------------------------------------------------------------------
 
-    def _fetch_one(self, held: Segment | Checkpoint) -> None:
+    def _read_one(self, held: Segment | Checkpoint) -> None:
         try:
             data = self._store.read(held.blob_id)
         except StoredStateLost:
-            self._cache.stored.lose(held)
+            self._stored.remove_lost(held)
             raise
-        self._cache.stored.take_in(held, data)
+        self._stored.hold_in_ram(held, data)
 
     def _put_logits(self, tokens: Tokens, path: Path, logits: Data) -> None:
         """Write the logits of a state that is or will be on disk; earlier ones need not stay."""
-        checkpoint = self._cache.find_checkpoint(tokens)
+        checkpoint = self._stored.tree.find_checkpoint(tokens)
         if checkpoint is None or checkpoint.logits_id != NO_BLOB:
             return
         is_waiting = checkpoint in self._pending.values()
@@ -217,7 +203,7 @@ class DiskTier:
         self._pending_logits[ticket] = checkpoint
         for earlier in path.checkpoints:
             if earlier.pos < checkpoint.pos:
-                self._cache.stored.drop_logits(earlier)
+                self._stored.drop_logits(earlier)
 
     def _put(self, held: Segment | Checkpoint, history: Tokens) -> bool:
         assert held.data is not None, "what is not in memory is on disk"

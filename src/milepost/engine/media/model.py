@@ -73,8 +73,9 @@ def make_media(
     """Start the thread that encodes; `wake` is called on it after each media."""
     budget_bytes = settings.media_cache << 20
     files = None
-    if runtime.disk is not None and budget_bytes > 0:
-        files = EmbeddingFiles(runtime.disk.folder / MEDIA_FOLDER, budget_bytes)
+    folder = runtime.cache.disk_folder
+    if folder is not None and budget_bytes > 0:
+        files = EmbeddingFiles(folder / MEDIA_FOLDER, budget_bytes)
     return MediaModel(
         projector=projector,
         worker=MediaWorker(projector.encode, files, wake),
