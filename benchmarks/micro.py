@@ -97,7 +97,7 @@ def measure_decode(model: Path, threads: int, repeats: int) -> Values:
             start = prefill(context, batch, draw_tokens(64, seed=0).tolist(), 64)
             started = time.perf_counter()
             for number in range(NUM_DECODED):
-                batch.clear()
+                batch.clear_rows()
                 row = batch.add_token(100, start + number, 0)
                 context.decode(batch)
                 context.logits(row)
@@ -263,7 +263,7 @@ def prefill(context: libllama.Context, batch: libllama.Batch, tokens: list[int],
     row = 0
     for start in range(0, len(tokens), chunk):
         part = np.array(tokens[start : start + chunk], np.int32)
-        batch.clear()
+        batch.clear_rows()
         row = batch.add_tokens(part, start, 0, wants_last=start + chunk >= len(tokens))
         context.decode(batch)
     context.logits(row)

@@ -77,7 +77,7 @@ def _prefill(
     row = 0
     for start in range(0, len(tokens), batch.capacity):
         part = tokens[start : start + batch.capacity]
-        batch.clear()
+        batch.clear_rows()
         is_last = start + len(part) == len(tokens)
         row = batch.add_tokens(part, start, 0, wants_last=is_last)
         context.decode(batch)

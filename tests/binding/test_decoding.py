@@ -134,7 +134,7 @@ def test_sequences_in_one_batch_do_not_mix(load_model: LoadModel, kind: models.K
         batch.add_tokens(TOKENS[:300], 0, 0, wants_last=False)
         batch.add_tokens(TOKENS[300:600], 0, 1, wants_last=False)
         context.decode(batch)
-        batch.clear()
+        batch.clear_rows()
         rows = [batch.add_token(int(TOKENS[300]), 300, seq) for seq in (0, 1)]
         context.decode(batch)
         assert difference(context.logits(rows[0]), fresh(model, 300)) <= NOISE

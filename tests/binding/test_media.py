@@ -76,7 +76,7 @@ class Bench:
     def compute(self, seq_id: int, start: int, end: int) -> np.ndarray:
         """Compute tokens; those behind the image are where it puts them."""
         pos = start if start < BEFORE else self.behind + start - BEFORE
-        self.batch.clear()
+        self.batch.clear_rows()
         row = self.batch.add_tokens(self.tokens[start:end], pos, seq_id, wants_last=True)
         self.context.decode(self.batch)
         return self.context.logits(row).copy()

@@ -38,7 +38,7 @@ class Bench:
 
     def compute(self, seq_id: int, start: int, end: int) -> np.ndarray:
         """Compute positions [start, end) of the prompt and return the last logits."""
-        self.batch.clear()
+        self.batch.clear_rows()
         row = self.batch.add_tokens(PROMPT[start:end], start, seq_id, wants_last=True)
         self.context.decode(self.batch)
         return self.context.logits(row).copy()

@@ -26,7 +26,7 @@ def decode_greedily(path: Path, prompt: str) -> tuple[str, int]:
         for pos in range(len(tokens), len(tokens) + NUM_TOKENS):
             context.decode(batch)
             answer.append(int(np.argmax(context.logits(row))))
-            batch.clear()
+            batch.clear_rows()
             row = batch.add_token(answer[-1], pos, 0)
         text = vocab.detokenize(answer, special=False)
         return text, answer.count(models.token_id(models.TURN_END))

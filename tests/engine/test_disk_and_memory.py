@@ -56,7 +56,7 @@ def source(reply: Reply) -> str:
 
 
 def restore_rate(engine: WatchedEngine) -> float:
-    return engine.loop._statistics.restore_bytes_per_s
+    return engine.loop.parts.statistics.restore_bytes_per_s
 
 
 def test_a_restore_from_disk_does_not_count_for_the_rate_of_memory(
@@ -68,8 +68,8 @@ def test_a_restore_from_disk_does_not_count_for_the_rate_of_memory(
         assert source(engine.ask(LONGER, max_tokens=1)) == "disk"
         assert restore_rate(engine) == assumed
         engine.ask(prompt_tokens(40, seed=302), max_tokens=1)
-        for slot in engine.loop._slots.all:
-            engine.loop._slots.clear(slot)
+        for slot in engine.loop.parts.slots.all:
+            engine.loop.parts.slots.clear_slot(slot)
         assert source(engine.ask(LONGER + PROMPT[:9], max_tokens=1)) == "ram"
         assert restore_rate(engine) != assumed
 
@@ -78,7 +78,7 @@ def test_a_choice_that_goes_on_from_disk_leaves_memory_within_its_budget(
     model: Model, settings: EngineSettings, stored_bytes: int
 ) -> None:
     with watched_engine(model, settings, stored_bytes // 8) as engine:
-        restorer, slots = engine.loop._restorer, engine.loop._slots
+        restorer, slots = engine.loop.parts.restorer, engine.loop.parts.slots
         slot = restorer.start_empty()
         restorer.refill(slot, np.array(LONGER, np.int32))
         assert slot.num_tokens >= len(PROMPT)

@@ -245,7 +245,9 @@ def test_an_abort_that_was_not_meant_changes_no_answer(
 def test_a_finished_choice_frees_its_samplers_at_once(bench: Bench) -> None:
     bench.send(generate(1, 20, num_choices=2, max_tokens=4))
     bench.step()
-    samplers = [weakref.ref(choice.sampler) for choice in bench.loop._running]
+    samplers = [
+        weakref.ref(choice.sampler) for choice in bench.loop.parts.scheduler.running.values()
+    ]
     gc.disable()
     try:
         bench.step_until(lambda: len(bench.reasons(1)) == 2)
@@ -297,7 +299,7 @@ def test_an_error_of_a_constraint_fails_its_request_alone(
     bench: Bench, error: MilepostError
 ) -> None:
     constraints = SteppedConstraints(1, error)
-    bench.loop._admission._constraints = constraints  # type: ignore[assignment]
+    bench.loop.parts.admission._constraints = constraints  # type: ignore[assignment]
     bench.send(generate(1, 50, num_choices=2))
     bench.step()
     (failed,) = bench.messages(Failed, 1)

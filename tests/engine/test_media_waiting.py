@@ -62,7 +62,7 @@ def step_until_encoding(engine: WatchedEngine) -> None:
 def held(engine: WatchedEngine) -> int:
     """Return how many tokens the first running choice holds."""
     loop = engine.loop
-    return loop._slots[loop._running[0].slot_id].num_tokens
+    return loop.parts.slots[next(iter(loop.parts.scheduler.running))].num_tokens
 
 
 def test_the_text_before_an_image_is_computed_meanwhile(engine: WatchedEngine) -> None:
@@ -127,7 +127,7 @@ def test_a_large_image_that_is_left_half_way_is_computed_again(engine: WatchedEn
     number = send(engine, 7, LARGE)
     step_until_encoding(engine)
     worker(engine).work()
-    while not engine.loop._slots.slots[0].num_partial:
+    while not engine.loop.parts.slots.slots[0].num_partial:
         engine.step()
     engine.cancel(number)
     engine.wait(number)
@@ -145,7 +145,7 @@ def test_what_was_left_within_an_image_can_be_dropped(engine: WatchedEngine) -> 
     number = send(engine, 7, LARGE)
     step_until_encoding(engine)
     worker(engine).work()
-    while not engine.loop._slots.slots[0].num_partial:
+    while not engine.loop.parts.slots.slots[0].num_partial:
         engine.step()
     engine.cancel(number)
     engine.wait(number)
@@ -204,7 +204,7 @@ def test_what_was_encoded_is_not_asked_for_again(engine: WatchedEngine) -> None:
             engine.step()
             worker(engine).work()
     assert engine.num_asked == 1
-    totals = engine.loop._media.totals
+    totals = engine.loop.parts.media.totals
     assert (totals.num_encoded, totals.num_reused) == (1, 1)
 
 
@@ -245,17 +245,17 @@ def test_an_abort_right_behind_an_image_keeps_the_image(tmp_path: Path) -> None:
         projector = Projector(model, path, ProjectorParams(use_gpu=False, num_threads=1))
         media = WatchedMedia(projector, [ONE], 1 << 20)
         with watched_engine(model, settings, 64 << 20, media) as engine:
-            engine.loop._statistics.prefill_tokens_per_s = 1e6  # so that batches are large
+            engine.loop.parts.statistics.prefill_tokens_per_s = 1e6  # so that batches are large
             fields: dict[str, Any] = {"media": (ONE.ref(0),), "max_tokens": 4}
             number = engine.send(prompt_tokens(300, 30), **fields)
-            while not engine.loop._running or held(engine) < 11 + 24:
+            while not engine.loop.parts.scheduler.running or held(engine) < 11 + 24:
                 engine.step()
             assert held(engine) == 11 + 24
 
             engine.step_aborted(0)
 
             assert held(engine) == 11 + 24
-            assert engine.loop._statistics.num_prefilled_tokens == 11 + 24
+            assert engine.loop.parts.statistics.num_prefilled_tokens == 11 + 24
             engine.wait(number)
             engine.check_idle()
             again = engine.ask(prompt_tokens(300, 30), cache_prompt=False, **fields)
@@ -279,14 +279,17 @@ def test_a_choice_that_lost_its_cells_computes_the_image_again(
             number = send(engine, 41, ONE, max_tokens=60, num_choices=2)
             while len(engine.replies[number].tokens) < 4:
                 engine.step()
-            lost = engine.loop._running[-1]
+            lost = [*engine.loop.parts.scheduler.running.values()][-1]
             assert lost.request.request_id == number
-            engine.loop._make_room()
-            assert (lost.state, engine.loop._slots[lost.slot_id].num_tokens) == ("preempted", 0)
+            engine.loop.parts.scheduler.make_room()
+            assert (lost.state, engine.loop.parts.slots[lost.slot_id].num_tokens) == (
+                "preempted",
+                0,
+            )
             engine.cancel(other)
 
             engine.wait(number)
-            while engine.loop._running:
+            while engine.loop.parts.scheduler.running:
                 engine.step()
 
             engine.check_idle()

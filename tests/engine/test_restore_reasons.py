@@ -97,7 +97,7 @@ def test_a_restore_that_would_be_slower_is_not_tried_and_told(bench: Bench) -> N
     prompt = prompt_tokens(300, seed=1)
     bench.ask(prompt)
     bench.ask(prompt_tokens(100, seed=2))
-    bench.loop._statistics.restore_bytes_per_s = 1.0
+    bench.loop.parts.statistics.restore_bytes_per_s = 1.0
 
     report = bench.ask(prompt + prompt_tokens(50, seed=3))
 

@@ -129,7 +129,7 @@ class WatchedContext:
         """Stop where llama.cpp may: what is left is whole micro-batches, or nothing at all."""
         num_done = self.abort_after * self._context.num_ubatch_tokens
         if num_done:
-            self._short.clear()
+            self._short.clear_rows()
             self._short.add_tokens(
                 batch._tokens[:num_done].copy(),
                 int(batch._positions[0]),
@@ -147,8 +147,8 @@ class WatchedContext:
 
     def _note(self, seq_ids: np.ndarray) -> None:
         num_ubatch = self._context.num_ubatch_tokens
-        for choice in self.loop._running:
-            slot = self.loop._slots[choice.slot_id]
+        for choice in self.loop.parts.scheduler.running.values():
+            slot = self.loop.parts.slots[choice.slot_id]
             num_new = int(np.count_nonzero(seq_ids == slot.seq_id))
             if num_new == 0:
                 continue
@@ -207,7 +207,7 @@ class WatchedEngine:
         message = Generate(request_id=number, tokens=tokens.tobytes(), **fields)
         self.replies[number] = Reply(tokens)
         if not self.media_waits:
-            expanded = self.loop._media.expand(message, tokens)
+            expanded = self.loop.parts.media.expand(message, tokens)
             self.replies[number] = Reply(expanded.keys, expanded.spans)
         self.connection.inbox.append(message)
         return number
@@ -271,8 +271,8 @@ class WatchedEngine:
 
     def check_idle(self) -> None:
         """Check that nobody runs, that slots hold what they say, and the cache its promises."""
-        slots = self.loop._slots
-        assert not self.loop._running
+        slots = self.loop.parts.slots
+        assert not self.loop.parts.scheduler.running
         assert slots.num_idle == len(slots.slots)
         for slot in slots.all:
             assert slot.num_partial == 0

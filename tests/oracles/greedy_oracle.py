@@ -80,7 +80,7 @@ class GreedyOracle:
         row = 0
         for first in range(0, len(tokens), self._batch.capacity):
             part = tokens[first : first + self._batch.capacity]
-            self._batch.clear()
+            self._batch.clear_rows()
             row = self._batch.add_tokens(part, start + first, 0, wants_last=True)
             self._context.decode(self._batch)
         return row

@@ -1,23 +1,18 @@
-"""Requests that wait, and how they begin: slots, samplers, and the plan of the prefill.
+"""How a request begins: it is checked, then it gets slots, samplers, and the plan of its prefill.
 
-First come, first served, with one exception: a request whose prefix another one is computing right
-now waits until that is done, and lets others pass. Several requests with one system prompt that
-arrive together compute it once, and so do two that are the same.
+When it may begin is for the scheduler to decide.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from milepost.cache.placement import PlacementLimits
-from milepost.cache.tree import shared_length
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
-from milepost.engine.media.keys import floor_to_block
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.prefill_plan import plan_request
 from milepost.engine.reasoning_budget import ReasoningBudget
@@ -26,16 +21,12 @@ from milepost.engine.sampling import Sampler, seed_of_choice
 from milepost.engine.sequence import Request, Sequence
 from milepost.engine.slots import SlotTable
 from milepost.engine.stop_strings import StopMatcher
-from milepost.errors import ContextExceeded, InvalidRequest, MilepostError
+from milepost.errors import ContextExceeded, InvalidRequest
 from milepost.protocol.messages import Generate
-
-# A prefix that another request is computing is waited for when it is at least so much longer than
-# what can be had at once. Arbitrary: a fraction of a micro-batch is computed as fast as waited for.
-MIN_JOIN_TOKENS = 128
 
 
 class Admission:
-    """Owns the waiting requests, and turns them into sequences."""
+    """Turns requests into sequences that run."""
 
     def __init__(
         self,
@@ -52,9 +43,8 @@ class Admission:
         self._restorer = restorer
         self._constraints = constraints
         self._clock = clock
-        self.waiting: deque[Request] = deque()
 
-    def check(self, message: Generate, prompt: np.ndarray) -> None:
+    def check_request(self, message: Generate, prompt: np.ndarray) -> None:
         """Raise for a request that could never be carried out, or would harm the process."""
         context = self._runtime.context
         if len(prompt) == 0:
@@ -77,56 +67,11 @@ class Admission:
         if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab.num_tokens):
             vocab.check_tokens(tokens.tolist())
 
-    def take_waiting(self, request_id: int) -> Request | None:
-        """Take a request out of the queue; None if it is not there."""
-        for request in self.waiting:
-            if request.request_id == request_id:
-                self.waiting.remove(request)
-                return request
-        return None
+    def make_samplers(self, request: Request) -> list[Sampler]:
+        """Make those of all sequences of a request; an error leaves none open.
 
-    def admit(self, running: list[Sequence]) -> Iterator[tuple[Request, MilepostError | None]]:
-        """Begin as many requests as there are slots for; yield each, and why it cannot begin.
-
-        The caller adds the sequences of each to `running` before it goes on.
+        Raises InvalidRequest or NotSupported for sampling fields that cannot be used.
         """
-        for request in list(self.waiting):
-            if self._slots.num_idle < request.message.num_choices:
-                self._restorer.prefetch(request)
-                return
-            if request.message.cache_prompt and self._waits_for_prefix(request, running):
-                continue
-            self.waiting.remove(request)
-            try:
-                samplers = self._make_samplers(request)
-            except MilepostError as error:
-                yield request, error
-                continue
-            self._begin(request, samplers)
-            yield request, None
-
-    def _waits_for_prefix(self, request: Request, running: list[Sequence]) -> bool:
-        """Return whether a running prefill will soon hold much of this prompt.
-
-        Where a state can only be kept on the way, that prefill is told to keep one.
-        """
-        computing = [c for c in running if c.index == 0 and c.request.is_prefilling]
-        if not computing:
-            return False
-        available = self._restorer.best_pos(request.prompt)
-        for sequence in computing:
-            shared = shared_length(sequence.request.prompt, request.prompt[:-1])
-            shared = floor_to_block(request.prompt, shared)
-            reached = self._slots[sequence.slot_id].num_tokens
-            if shared - max(available, reached) < MIN_JOIN_TOKENS:
-                continue
-            if self._runtime.traits.has_states:
-                sequence.request.add_checkpoint(shared, "divergence")
-            return True
-        return False
-
-    def _make_samplers(self, request: Request) -> list[Sampler]:
-        """Make those of all sequences; an error leaves none open."""
         samplers: list[Sampler] = []
         with contextlib.ExitStack() as stack:
             for index in range(request.message.num_choices):
@@ -147,8 +92,8 @@ class Admission:
                 constraint.close()
             raise
 
-    def _begin(self, request: Request, samplers: list[Sampler]) -> None:
-        """Take the slots of a request; its first sequence computes the prompt for all."""
+    def begin(self, request: Request, samplers: list[Sampler]) -> None:
+        """Let a request take its slots; its first sequence computes the prompt for all."""
         message = request.message
         request.prefill_started_s = self._clock()
         start = self._restorer.start(request.prompt, reuse=message.cache_prompt)

@@ -100,7 +100,7 @@ class CacheControl:
         self._requests.clear()
         self._num_tokens = 0
         for slot in self._slots.resting:
-            self._slots.clear(slot)
+            self._slots.clear_slot(slot)
         self._prompt_logits.clear()
         self._forget_media()
         freed_bytes = self._cache.drop_all()
@@ -117,7 +117,7 @@ class CacheControl:
         num_left = self._cache.known_until(tokens)  # other conversations share it
         for slot in self._slots.resting:
             if shared_length(slot.held, tokens) > num_left:
-                self._slots.clear(slot)
+                self._slots.clear_slot(slot)
         return freed_bytes
 
 

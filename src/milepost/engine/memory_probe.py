@@ -137,7 +137,7 @@ class MemoryProbe:
         return self._compute_text(start, end, self._pos(start))
 
     def _compute_text(self, start: int, end: int, pos: int) -> np.ndarray:
-        self._batch.clear()
+        self._batch.clear_rows()
         row = self._batch.add_tokens(self._tokens[start:end], pos, 0, wants_last=True)
         self._context.decode(self._batch)
         return self._context.logits(row).copy()

@@ -1,59 +1,84 @@
-"""What running sequences compute next, and the batches of it.
+"""Computes what the scheduler has planned: batches of tokens, and of embeddings.
 
-Tokens of all sequences go into one batch; a media is computed in batches of its own. Called by the
-loop, which handles what a batch that fails means.
+Tokens of all sequences go into one batch; a media item is computed in batches of its own. What a
+batch that fails means is for the loop to decide.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import abc
+from collections.abc import Callable, Mapping
 
-from milepost.engine.media.prompt import MediaSpan
+from milepost.engine.connection import Connection
 from milepost.engine.memory_probe import MemoryTraits
 from milepost.engine.sequence import Request, Sequence
 from milepost.engine.slots import SlotTable
-from milepost.engine.step_plan import (
-    BatchLimits,
-    MediaChunking,
-    PendingTokens,
-    ScheduledTokens,
-    StepPlan,
-    plan_step,
-)
+from milepost.engine.statistics import Statistics
+from milepost.engine.step_plan import BatchLimits, ScheduledTokens
 from milepost.libllama import Batch, Context
 from milepost.libllama.media_batch import MediaBatch
 
 
 class ModelRunner:
-    """Plans and computes one step at a time."""
+    """Computes one batch at a time; `running` are the sequences by their slots."""
 
-    def __init__(self, context: Context, slots: SlotTable, limits: BatchLimits) -> None:
+    def __init__(
+        self,
+        context: Context,
+        slots: SlotTable,
+        limits: BatchLimits,
+        connection: Connection,
+        statistics: Statistics,
+        clock: Callable[[], float],
+    ) -> None:
         self._context = context
         self._slots = slots
         self._limits = limits
+        self._connection = connection
+        self._statistics = statistics
+        self._clock = clock
         capacity = max(context.num_batch_tokens, len(slots.slots))
         self._batch = Batch(context.model.library, capacity)
-        self._was_media = False  # computed in the last step
-        self.waits_for_media = False  # nothing else was left to compute when it was planned
 
-    def plan(self, sequences: abc.Sequence[Sequence], prefill_tokens_per_s: float) -> StepPlan:
-        """Return what the next step computes, of sequences by age, the oldest first."""
-        running = [sequence for sequence in sequences if sequence.state == "running"]
-        pending = [found for found in map(self._find_pending, running) if found is not None]
-        plan = plan_step(pending, self._limits, prefill_tokens_per_s, was_media=self._was_media)
-        self._was_media = plan.media is not None
-        self.waits_for_media = bool(running) and not pending
-        return plan
+    # --- tokens --------------------------------------------------------------------------
 
-    def decode(
-        self, scheduled: abc.Sequence[ScheduledTokens], sequences: abc.Sequence[Sequence]
+    def compute(
+        self, scheduled: abc.Sequence[ScheduledTokens], running: Mapping[int, Sequence]
     ) -> None:
-        """Compute the batch of tokens; raises as `Context.decode`."""
-        by_slot = {sequence.slot_id: sequence for sequence in sequences}
-        self._batch.clear()
+        """Compute a batch of tokens; raises as `Context.decode`.
+
+        A cancel may abort it: only where it is of one request and of several micro-batches. An
+        abort loses the micro-batch that it hits, and would lose tokens of every other request in
+        the batch; and what is computed to its end is likely to be asked for again
+        (docs/decisions/0002).
+        """
+        started_s = self._clock()
+        self._fill_batch(scheduled, running)
+        if len(scheduled) == 1 and scheduled[0].num_tokens > self._limits.num_ubatch_tokens:
+            self._decode_abortable(running[scheduled[0].slot_id].request)
+        else:
+            self._context.decode(self._batch)
+        self._count(scheduled, started_s)
+
+    def keep_aborted(
+        self, scheduled: abc.Sequence[ScheduledTokens], running: Mapping[int, Sequence]
+    ) -> None:
+        """Bring the slots of an aborted batch in line with what the context still holds."""
         for entry in scheduled:
-            slot, sequence = self._slots[entry.slot_id], by_slot[entry.slot_id]
+            slot, sequence = self._slots[entry.slot_id], running[entry.slot_id]
+            num_kept = max(self._context.pos_max(slot.seq_id) + 1 - slot.num_positions, 0)
+            end = slot.num_tokens + num_kept  # of text; the last position of an image is its first
+            self._statistics.num_prefilled_tokens += end - slot.num_tokens
+            sequence.request.note_computed(slot.num_tokens, end)
+            self._slots.extend(slot, sequence.tokens[slot.num_tokens : end])
+
+    def _fill_batch(
+        self, scheduled: abc.Sequence[ScheduledTokens], running: Mapping[int, Sequence]
+    ) -> None:
+        self._batch.clear_rows()
+        for entry in scheduled:
+            slot, sequence = self._slots[entry.slot_id], running[entry.slot_id]
             start, end = slot.num_tokens, slot.num_tokens + entry.num_tokens
             pos = slot.num_positions
             if entry.is_decoding:
@@ -63,10 +88,29 @@ class ModelRunner:
                 self._batch.add_tokens(
                     sequence.tokens[start:end], pos, slot.seq_id, wants_last=wants_last
                 )
-        self._context.decode(self._batch)
 
-    def decode_media(self, entry: ScheduledTokens, sequence: Sequence) -> None:
-        """Compute the next part of a media; raises as `Context.decode`."""
+    def _decode_abortable(self, owner: Request) -> None:
+        try:
+            self._connection.allow_abort(owner.request_id)
+            self._context.decode(self._batch)
+        finally:
+            self._connection.forbid_abort()
+
+    def _count(self, scheduled: abc.Sequence[ScheduledTokens], started_s: float) -> None:
+        num_decoding = sum(entry.is_decoding for entry in scheduled)
+        num_prefill = sum(entry.num_tokens for entry in scheduled) - num_decoding
+        self._statistics.note_batch(num_prefill, num_decoding, self._clock() - started_s)
+
+    # --- media ---------------------------------------------------------------------------
+
+    def has_embeddings(self, entry: ScheduledTokens, sequence: Sequence) -> bool:
+        """Return whether the media item that an entry is part of is still at hand."""
+        span = sequence.request.span_at(self._slots[entry.slot_id].num_tokens)
+        return span is not None and span.ref.key in sequence.request.embeddings
+
+    def compute_media(self, entry: ScheduledTokens, sequence: Sequence) -> None:
+        """Compute the next part of a media item; raises as `Context.decode`."""
+        started_s = self._clock()
         request, slot = sequence.request, self._slots[entry.slot_id]
         span = request.span_at(slot.num_tokens)
         assert span is not None
@@ -78,9 +122,10 @@ class ModelRunner:
         )
         batch.fill(slot.seq_id, wants_last=slot.num_tokens + end == sequence.num_tokens)
         self._context.decode_media(batch, is_causal=span.block.is_causal)
+        self._count([entry], started_s)
 
     def note_media(self, entry: ScheduledTokens, sequence: Sequence) -> ScheduledTokens | None:
-        """Note that a part of a media was computed; return all of it at its end."""
+        """Note that a part of a media item was computed; return all of it at its end."""
         slot = self._slots[entry.slot_id]
         span = sequence.request.span_at(slot.num_tokens)
         assert span is not None
@@ -88,59 +133,21 @@ class ModelRunner:
         is_whole = slot.num_partial == span.block.num_tokens
         return dataclasses.replace(entry, num_tokens=slot.num_partial) if is_whole else None
 
-    def has_media(self, entry: ScheduledTokens, sequence: Sequence) -> bool:
-        """Return whether the media item that an entry is part of is still at hand."""
-        span = sequence.request.span_at(self._slots[entry.slot_id].num_tokens)
-        return span is not None and span.ref.key in sequence.request.embeddings
-
-    def find_needs(
-        self, sequences: abc.Iterable[Sequence]
-    ) -> list[tuple[Request, list[MediaSpan]]]:
-        """Return the media that running sequences have to compute next."""
-        return [
-            (sequence.request, self._next_spans(sequence))
-            for sequence in sequences
-            if sequence.request.spans and sequence.state == "running"
-        ]
-
-    def forget_media(self, request: Request) -> None:
+    def release_embeddings(self, request: Request) -> None:
         """Let go of the embeddings that no sequence of a request has to compute next.
 
-        A sequence that lost its cells may need some that the others are past.
+        A sequence that was preempted may need some that the others are past.
         """
         if not request.embeddings:
             return
-        going_on = [c for c in request.sequences if c.state in ("running", "preempted")]
-        needed = {span.ref.key for sequence in going_on for span in self._next_spans(sequence)}
+        going_on = [one for one in request.sequences if one.state in ("running", "preempted")]
+        needed = {
+            span.ref.key
+            for one in going_on
+            for span in request.next_spans(self._slots[one.slot_id].num_tokens)
+        }
         for key in request.embeddings.keys() - needed:
             del request.embeddings[key]
-
-    def is_abortable(self, scheduled: abc.Sequence[ScheduledTokens]) -> bool:
-        """Return whether the cancellation of one request may stop a batch in the middle.
-
-        An abort loses the micro-batch that it hits, and would lose tokens of every other request in
-        the batch. So only a prefill of several micro-batches that is alone is aborted; any other
-        batch is computed to its end, for the same request is likely to come again
-        (docs/decisions/0002).
-        """
-        return len(scheduled) == 1 and scheduled[0].num_tokens > self._limits.num_ubatch_tokens
-
-    def _next_spans(self, sequence: Sequence) -> list[MediaSpan]:
-        return sequence.request.next_spans(self._slots[sequence.slot_id].num_tokens)
-
-    def _find_pending(self, sequence: Sequence) -> PendingTokens | None:
-        """Return what a sequence has to compute next; None while it waits for a media."""
-        request, slot = sequence.request, self._slots[sequence.slot_id]
-        pos = slot.num_tokens
-        if span := request.span_at(pos):
-            if span.ref.key not in request.embeddings:
-                return None
-            num_missing = span.block.num_tokens - slot.num_partial
-            kind: MediaChunking = "parts" if span.block.is_causal else "whole"
-            return PendingTokens(sequence.slot_id, num_missing, is_decoding=False, media=kind)
-        missing = request.end_of_chunk(pos, sequence.num_tokens) - pos
-        is_decoding = missing == 1 and sequence.num_decoded > 0
-        return PendingTokens(sequence.slot_id, missing, is_decoding)
 
 
 def batch_limits(context: Context, traits: MemoryTraits) -> BatchLimits:

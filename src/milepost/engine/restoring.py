@@ -96,6 +96,11 @@ class Restorer:
         self._statistics = statistics
         self._clock = clock
 
+    @property
+    def needs_states(self) -> bool:
+        """Whether a prompt can only go on from where a state was kept."""
+        return self._traits.has_states
+
     def best_pos(self, prompt: np.ndarray) -> int:
         """Return how much of a prompt could be had without computing it."""
         match = self._cache.peek(prompt)
@@ -171,7 +176,7 @@ class Restorer:
         for slot in self._slots.resting:
             num_foreign = slot.num_tokens - shared_length(slot.held, active.held)
             if should_leave(num_foreign, rates) and self._is_kept(slot):
-                self._slots.clear(slot)
+                self._slots.clear_slot(slot)
 
     def _is_kept(self, slot: Slot) -> bool:
         held, cache = slot.held, self._cache
@@ -277,15 +282,15 @@ class Restorer:
             if option.source in ("kv_cache", "parked"):
                 return self._use_held(option, slot)
             if option.source == "rewind":
-                self._rewind(option, prompt)
+                self.rewind(option, prompt)
             else:
                 self._load(option, slot, prompt)
         except (StateRefused, StoredStateLost) as error:
             logger.warning("%s", error)
-            self._slots.clear_sequence(self._slots.spare_id)
+            self._slots.clear_seq_id(self._slots.spare_id)
             return False
         if not holds_up_to(prompt[: option.pos], self._context.pos_max(self._slots.spare_id)):
-            self._slots.clear_sequence(self._slots.spare_id)
+            self._slots.clear_seq_id(self._slots.spare_id)
             return False
         if slot.num_tokens and slot is not option.slot:  # `_load` has parked it, to have its cells
             self._slots.park(slot)
@@ -304,8 +309,11 @@ class Restorer:
         self._slots.park(slot)
         return self._slots.fork(source, slot, option.pos)
 
-    def _rewind(self, option: Option, prompt: np.ndarray) -> None:
-        """Share the cells of a slot up to an earlier position, and load the state of it."""
+    def rewind(self, option: Option, prompt: np.ndarray) -> None:
+        """Go back to an earlier state of a live sequence: load its checkpoint beside its cells.
+
+        The cells up to that position are shared; what is put together is in the spare sequence.
+        """
         assert option.slot is not None
         assert option.checkpoint is not None
         self._cache.read_in([option.checkpoint])

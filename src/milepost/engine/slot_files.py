@@ -45,7 +45,7 @@ class SlotFiles:
         self._clock = clock
         self._waiting: list[ChangeSlot] = []
 
-    def take(self, message: ChangeSlot) -> None:
+    def add_change(self, message: ChangeSlot) -> None:
         """Remember a change until its slot is idle."""
         self._waiting.append(message)
 
@@ -83,7 +83,7 @@ class SlotFiles:
         slot = self._slots[message.slot_id]
         if message.action == "erase":
             num_tokens = slot.num_tokens
-            self._slots.clear(slot)
+            self._slots.clear_slot(slot)
             return num_tokens, 0
         if not self._runtime.traits.can_restore:
             raise NotSupported("the states of this model cannot be saved")
@@ -125,6 +125,6 @@ class SlotFiles:
             if not holds_up_to(tokens, self._runtime.context.pos_max(spare_id)):
                 raise StateRefused("it does not hold the tokens that it names")
         except StateRefused as error:
-            slots.clear_sequence(spare_id)
+            slots.clear_seq_id(spare_id)
             raise InvalidRequest(f"the state was refused: {error}") from error
         slots.adopt_spare(slot, tokens)

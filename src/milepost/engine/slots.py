@@ -124,9 +124,9 @@ class SlotTable:
         self._clock += 1
         slot.last_used = self._clock
 
-    def clear(self, slot: Slot) -> None:
+    def clear_slot(self, slot: Slot) -> None:
         """Remove everything that a slot holds."""
-        self.clear_sequence(slot.seq_id)
+        self.clear_seq_id(slot.seq_id)
         slot.hold(0)
 
     def settle(self, slot: Slot) -> None:
@@ -137,9 +137,9 @@ class SlotTable:
         if slot.num_partial and (
             self._context.has_small_window or not self.cut(slot, slot.num_tokens)
         ):
-            self.clear(slot)
+            self.clear_slot(slot)
 
-    def clear_sequence(self, seq_id: int) -> None:
+    def clear_seq_id(self, seq_id: int) -> None:
         """Remove everything that a sequence id holds.
 
         Always, for `pos_max` does not tell: it is -1 while one of two caches is empty, as after a
@@ -158,10 +158,10 @@ class SlotTable:
             and slot.num_tokens
             and (places[0].num_tokens == 0 or places[0].last_used < slot.last_used)
         ):
-            self.clear(places[0])
+            self.clear_slot(places[0])
             self.trade(slot, places[0])
         else:
-            self.clear(slot)
+            self.clear_slot(slot)
 
     def trade(self, slot: Slot, other: Slot) -> None:
         """Exchange what two slots hold, at no cost."""
@@ -203,14 +203,14 @@ class SlotTable:
         if self._context.has_small_window:
             self._copy_window(source, target)
         if target.num_tokens and not self.cut(target, num_tokens):
-            self.clear(target)
+            self.clear_slot(target)
         return target.num_tokens == num_tokens
 
     def adopt_spare(self, slot: Slot, tokens: np.ndarray) -> None:
         """Let the spare sequence, which holds `tokens`, take the place of a slot's own."""
         old_id, slot.seq_id = slot.seq_id, self.spare_id
         self.spare_id = old_id
-        self.clear_sequence(old_id)
+        self.clear_seq_id(old_id)
         slot.tokens[: len(tokens)] = tokens
         slot.hold(len(tokens))
 
@@ -218,7 +218,7 @@ class SlotTable:
         """Clear the least recently used idle or parked conversation; False if there is none."""
         if not self.resting:
             return False
-        self.clear(self.resting[0])
+        self.clear_slot(self.resting[0])
         return True
 
     def _copy_window(self, source: Slot, target: Slot) -> None:
@@ -231,7 +231,7 @@ class SlotTable:
             self._states.write_partial(target.seq_id, self._states.read_partial(source.seq_id))
         except StateRefused as error:
             logger.warning("%s; the fork is computed instead", error)
-            self.clear(target)
+            self.clear_slot(target)
 
 
 def choose_num_parked(state_bytes: int, budget_bytes: int, *, has_small_window: bool) -> int:

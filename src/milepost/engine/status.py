@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import abc
+from collections.abc import Mapping
 
 from milepost.engine.reporting import Totals
 from milepost.engine.sequence import Sequence
@@ -13,15 +13,14 @@ from milepost.protocol.messages import SlotState, SlotStatus, Status
 def describe_status(
     status_id: int,
     slots: SlotTable,
-    running: abc.Sequence[Sequence],
+    running: Mapping[int, Sequence],  # by slot
     num_waiting: int,
     totals: Totals,
 ) -> Status:
     """Return the answer to a `GetStatus`."""
-    by_slot = {sequence.slot_id: sequence for sequence in running}
     return Status(
         status_id=status_id,
-        slots=tuple(describe_slot(slot, by_slot.get(slot.slot_id)) for slot in slots.slots),
+        slots=tuple(describe_slot(slot, running.get(slot.slot_id)) for slot in slots.slots),
         num_waiting=num_waiting,
         counters=totals.counters(),
         num_cache_bytes=totals.cache.num_bytes,

@@ -39,7 +39,7 @@ class Batch:
             self._bind("logits", "int8_t *", self._outputs, ffi),
         ]
 
-    def clear(self) -> None:
+    def clear_rows(self) -> None:
         """Remove all rows."""
         self.num_tokens = 0
 

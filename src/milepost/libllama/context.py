@@ -165,7 +165,7 @@ class Context:
     def warm_up(self, batch: Batch) -> None:
         """Compute a token and forget it, so that weights are in memory before the first request."""
         self._lib.llama_set_warmup(self.pointer, True)
-        batch.clear()
+        batch.clear_rows()
         batch.add_token(max(self.model.vocab.bos_token, 0), 0, 0)
         self.decode(batch)
         self._lib.llama_synchronize(self.pointer)

@@ -82,7 +82,7 @@ def test_a_slot_that_lost_its_cells_cannot_be_cut_or_forked(
     table: SlotTable, context: FakeContext
 ) -> None:
     slot = fill(table, context, 0, 10)
-    table.clear(slot)
+    table.clear_slot(slot)
     assert not table.cut(slot, 5)
     assert not table.fork(slot, table[1], 5)
     check(table, context)
@@ -208,5 +208,5 @@ def test_clearing_does_not_trust_the_last_position(table: SlotTable, context: Fa
     """It is -1 while one of two caches is empty, as after half of a restore."""
     context.lengths[table.spare_id] = 5
     context.pos_max = lambda seq_id: -1  # type: ignore[method-assign]
-    table.clear_sequence(table.spare_id)
+    table.clear_seq_id(table.spare_id)
     assert context.lengths[table.spare_id] == 0

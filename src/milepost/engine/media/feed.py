@@ -78,33 +78,38 @@ class MediaFeed:
         """Return a prompt with its media; raises InvalidRequest when one cannot be used."""
         return expand_prompt(message, tokens, self._lay_out)
 
-    def hold(self, message: Generate) -> bool:
-        """Keep a request for `release` if its media take long to lay out; False if not."""
-        return self._layouts.hold(message)
+    def hold_back(self, message: Generate) -> bool:
+        """Keep a request for `release_held` if its media take long to lay out; False if not."""
+        return self._layouts.hold_back(message)
 
-    def release(self) -> list[Generate]:
+    def release_held(self) -> list[Generate]:
         """Return the requests that need not wait for layouts any more; answer who counts."""
-        ready = self._layouts.release()
+        ready = self._layouts.release_held()
         for message in ready:
             if isinstance(message, CountMedia):
-                self._send(self.count(message))
+                self._send(self._count(message))
         return [message for message in ready if isinstance(message, Generate)]
 
-    def drop(self, request_id: int) -> Generate | None:
+    def drop_held(self, request_id: int) -> Generate | None:
         """Forget a request that is held back, and return it; None if it is not here."""
-        return self._layouts.drop(request_id)
+        return self._layouts.drop_held(request_id)
 
-    def count(self, message: CountMedia) -> MediaCounts:
+    def answer_count(self, message: CountMedia) -> None:
+        """Send how many tokens media items would take, now or once they are laid out."""
+        if not self._layouts.hold_back(message):
+            self._send(self._count(message))
+
+    def _count(self, message: CountMedia) -> MediaCounts:
         """Return how many tokens media would take, or why they cannot be used."""
         try:
-            counts = tuple(count_tokens(self._layouts.find(ref)) for ref in message.media)
+            counts = tuple(count_tokens(self._layouts.find_layout(ref)) for ref in message.media)
         except MilepostError as error:
             kind = type(error).__name__
             return MediaCounts(query_id=message.query_id, error_kind=kind, error=str(error))
         return MediaCounts(query_id=message.query_id, counts=counts)
 
     def _lay_out(self, ref: MediaRef) -> MediaLayout:
-        parts = self._layouts.find(ref)
+        parts = self._layouts.find_layout(ref)
         return lay_out_media(self._file_key(ref.key), parts)
 
     def _file_key(self, key: bytes) -> bytes:
@@ -114,12 +119,8 @@ class MediaFeed:
 
     # --- embeddings ----------------------------------------------------------------------
 
-    def take(self, message: MediaData | CountMedia) -> None:
-        """Have content encoded that was asked for, or answer how many tokens media would take."""
-        if isinstance(message, CountMedia):
-            if not self._layouts.hold(message):
-                self._send(self.count(message))
-            return
+    def take_content(self, message: MediaData) -> None:
+        """Have content encoded that was asked for."""
         size = self._sizes.pop(message.key, None)
         request_id = self._asked.pop(message.key, None)
         if self._model is None or size is None or request_id is None:
@@ -163,11 +164,11 @@ class MediaFeed:
         self._fetch(missing, refs)
         return list(failed.values())
 
-    def clear(self) -> None:
+    def clear_embeddings(self) -> None:
         """Forget all embeddings, those on disk too."""
         self._known.clear()
         if self._model is not None:
-            self._model.worker.clear()
+            self._model.worker.clear_files()
 
     def close(self) -> None:
         """End the thread."""

@@ -55,7 +55,7 @@ class MediaLayouts:
         self._computed: queue.SimpleQueue[tuple[MediaSize, Layout]] = queue.SimpleQueue()
         self._held: list[Held] = []
 
-    def find(self, ref: MediaRef) -> tuple[LayoutPart, ...]:
+    def find_layout(self, ref: MediaRef) -> tuple[LayoutPart, ...]:
         """Return the parts of a media item; raises InvalidRequest when it cannot be used."""
         if self._model is None:
             raise InvalidRequest(
@@ -72,8 +72,8 @@ class MediaLayouts:
         check_fits(found, ref, self._model.num_ubatch_tokens)
         return found
 
-    def hold(self, message: Generate | CountMedia) -> bool:
-        """Keep a message for `release` if its media take long to lay out; False if not."""
+    def hold_back(self, message: Generate | CountMedia) -> bool:
+        """Keep a message for `release_held` if its media take long to lay out; False if not."""
         if self._model is None or not self._model.projector.has_audio:
             return False
         sizes = {size_of(ref) for ref in message.media if ref.kind == "audio"}
@@ -85,7 +85,7 @@ class MediaLayouts:
         self._held.append(Held(message, missing))
         return True
 
-    def release(self) -> list[Generate | CountMedia]:
+    def release_held(self) -> list[Generate | CountMedia]:
         """Return the messages that need not wait any more, in their order."""
         if not self._held:
             return []
@@ -98,7 +98,7 @@ class MediaLayouts:
         self._held = [held for held in self._held if held.missing]
         return ready
 
-    def drop(self, request_id: int) -> Generate | None:
+    def drop_held(self, request_id: int) -> Generate | None:
         """Forget a request that is held back, and return it; None if it is not here."""
         for held in self._held:
             message = held.message

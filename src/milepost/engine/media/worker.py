@@ -86,7 +86,7 @@ class MediaWorker:
         """
         self._jobs.put(function)
 
-    def clear(self) -> None:
+    def clear_files(self) -> None:
         """Remove what is on disk, after the jobs that wait."""
         if self._files is not None:
             self.call(self._files.clear)

@@ -60,7 +60,7 @@ class Bench:
     def give(self) -> None:
         """Answer the oldest question."""
         data = bytes(3 * SIDE * SIDE)
-        self.feed.take(MediaData(key=self.asked.pop(0), data=data))
+        self.feed.take_content(MediaData(key=self.asked.pop(0), data=data))
 
 
 def request(number: int, *images: MediaSpan) -> tuple[Request, tuple[MediaSpan, ...]]:

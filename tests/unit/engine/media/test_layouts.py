@@ -48,21 +48,21 @@ class Bench:
 def test_an_error_of_our_own_while_laying_out_is_told() -> None:
     layouts = Bench(RuntimeError("no memory")).layouts
     message = CountMedia(query_id=1, media=(SOUND,))
-    assert layouts.hold(message)
-    assert layouts.release() == [message]
+    assert layouts.hold_back(message)
+    assert layouts.release_held() == [message]
     with pytest.raises(NativeCallFailed, match="could not be laid out: no memory"):
-        layouts.find(SOUND)
+        layouts.find_layout(SOUND)
 
 
 def test_an_error_that_is_kept_holds_no_frames_of_those_who_got_it() -> None:
     error = InvalidRequest("too short")
     layouts = Bench(error).layouts
-    layouts.hold(CountMedia(query_id=1, media=(SOUND,)))
-    layouts.release()
+    layouts.hold_back(CountMedia(query_id=1, media=(SOUND,)))
+    layouts.release_held()
     depths = []
     for _ in range(3):
         with pytest.raises(InvalidRequest):
-            layouts.find(SOUND)
+            layouts.find_layout(SOUND)
         depths.append(len(list(iterate_frames(error))))
     assert depths[0] == depths[2]
 

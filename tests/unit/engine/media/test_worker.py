@@ -67,7 +67,7 @@ def test_embeddings_that_no_file_can_hold_do_not_end_the_thread(tmp_path: Path) 
     (folder / KEY.hex()).mkdir()  # in the place of the file
     bench = Bench(folder)
     assert bench.do(b"12").embeddings is not None
-    bench.worker.clear()
+    bench.worker.clear_files()
     assert bench._woken.acquire(timeout=TIMEOUT_S)
     assert bench.do(b"12").embeddings is not None
     assert bench.worker.close()
