@@ -26,7 +26,7 @@ import uvloop
 from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.reply_matching import ReplyPlacer
+from milepost.chat.prompts.reply_matching import ReplyMatcher
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_disk import ReplyDisk
 from milepost.chat.reply_memory.reply_store import ReplyStore
@@ -109,7 +109,7 @@ def make_services(settings: Settings, client: EngineClient) -> Services:
         engine=client,
         vocab=model.vocab,
         templates=templates,
-        boundaries=BoundaryFinder(templates, ReplyPlacer(replies, model.vocab)),
+        boundaries=BoundaryFinder(templates, ReplyMatcher(replies, model.vocab)),
         tokenizer=PromptTokenizer(model.vocab),
         media=MediaLoader(settings.media, settings.server.max_body_bytes),
         settings=settings,

@@ -32,7 +32,7 @@ def test_positions_are_the_last_token_edges_before_offsets(vocab: Vocab, source:
     template = ChatTemplate(source, name="test", texts=SpecialTexts.of(vocab))
     conversation = make_conversation(SESSION)
     rendered = template.render(conversation)
-    found = BoundaryFinder(TemplateSet(template)).find(conversation, rendered)
+    found = BoundaryFinder(TemplateSet(template)).find_boundaries(conversation, rendered)
     offsets = [boundary.offset for boundary in found.boundaries]
     tokenizer = PromptTokenizer(vocab)
     tokens, positions = tokenizer.tokenize_with_positions(rendered, offsets)

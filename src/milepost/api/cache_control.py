@@ -67,7 +67,7 @@ def build_cache_router(services: Services) -> APIRouter:
     async def drop(request: Request) -> Response:
         fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
         freed_bytes = await _change(services, fields.request_id, "drop")
-        services.forget_replies(_find(services, fields.request_id).places)
+        services.forget_replies(_find(services, fields.request_id).history_keys)
         return JsonResponse(FreedAnswer(freed_bytes=freed_bytes))
 
     return router

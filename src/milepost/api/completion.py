@@ -191,7 +191,7 @@ def plan_completion(
         if len(prompt.tokens) >= num_context_tokens:
             raise ContextExceeded(len(prompt.tokens), num_context_tokens)
     if prompts and (replies := prompts[0].replies) is not None:
-        record.replies, record.places = replies.counts, replies.places
+        record.replies, record.history_keys = replies.counts, replies.history_keys
     record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
     specs = [
         GenerateSpec(

@@ -33,7 +33,7 @@ class RequestRecord:
     answer_id: str = ""  # of a completion
     engine_ids: list[int] = field(default_factory=list)  # one for each prompt
     replies: ReplyCounts | None = None  # in the conversation; None where there is none
-    places: tuple[bytes, ...] = ()  # of the messages, as replies are known by
+    history_keys: tuple[bytes, ...] = ()  # of the conversation up to each message
     ends: list[Finished] = field(default_factory=list)  # of the first choice of each prompt
 
     @property

@@ -61,20 +61,22 @@ class Services:
         names = (self.model_name, *self.settings.server.alias, path.name, path.stem)
         return tuple(dict.fromkeys(name for name in names if name))
 
-    def forget_replies(self, places: tuple[bytes, ...] | None = None) -> None:
-        """Forget what was sampled at these places of conversations, or everything; on disk, too.
+    def forget_replies(self, history_keys: tuple[bytes, ...] | None = None) -> None:
+        """Forget what was sampled after these beginnings of conversations, or everything.
+
+        On disk, too.
 
         Prompts, which hold it as well, are forgotten either way; media with everything only.
         """
-        if places is None:
-            self.replies.clear()
+        if history_keys is None:
+            self.replies.forget_all()
             self.media.forget()
         else:
-            self.replies.forget(places)
+            self.replies.forget_histories(history_keys)
         if self.reply_disk is not None:
-            self.reply_disk.forget(places)
-        self.boundaries.forget()  # which hold tokens of replies that came back
-        self.tokenizer.forget()
+            self.reply_disk.forget_histories(history_keys)
+        self.boundaries.forget_conversations()  # which hold tokens of replies that came back
+        self.tokenizer.forget_prompts()
 
     def check_model_name(self, name: object) -> None:
         """Raise NotFound unless the model of a request is the one that is served.

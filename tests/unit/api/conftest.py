@@ -17,7 +17,7 @@ from tests.models import DEFAULT_TEMPLATE
 from milepost.api.app import create_app
 from milepost.api.services import Services
 from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.reply_matching import ReplyPlacer
+from milepost.chat.prompts.reply_matching import ReplyMatcher
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_store import ReplyStore
 from milepost.chat.templates.template_set import load_templates
@@ -42,7 +42,7 @@ class Api:
             engine=cast(Any, self.engine),
             vocab=vocab,
             templates=templates,
-            boundaries=BoundaryFinder(templates, ReplyPlacer(replies, vocab)),
+            boundaries=BoundaryFinder(templates, ReplyMatcher(replies, vocab)),
             tokenizer=PromptTokenizer(vocab),
             media=MediaLoader(self.settings.media, self.settings.server.max_body_bytes),
             settings=self.settings,

@@ -25,7 +25,11 @@ from milepost.api.openai.messages import parse_conversation
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.request_log import RequestRecord
 from milepost.chat.prompts.tokenizer import PromptTokenizer
-from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, place_after, places_in
+from milepost.chat.reply_memory.reply_meaning import (
+    ReplyMeaning,
+    history_key_after,
+    history_keys_of,
+)
 from milepost.chat.reply_memory.reply_store import KeptReply
 from milepost.config import ChatSettings, Settings
 from milepost.protocol.messages import Delta
@@ -88,8 +92,8 @@ def test_what_a_client_saw_before_it_left_is_known(api: Api) -> None:
                     break
 
     asyncio.run(leave())
-    place = place_after(b"", QUESTION)
-    found = [services.replies.find_cut(text, "", place) for text in ("ab", "abc", "a", "abcd")]
+    key = history_key_after(b"", QUESTION)
+    found = [services.replies.find_cut(text, "", key) for text in ("ab", "abc", "a", "abcd")]
     assert [each and bytes([*each.tokens]) for each in found] == [b"ab", b"abc", None, None]
 
 
@@ -132,10 +136,10 @@ def test_a_clear_forgets_the_prompts(api: Api) -> None:
 def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
     services = api.services()
     meaning = ReplyMeaning("answer", "a thought")
-    place = place_after(b"", QUESTION)
-    opening = "<|im_start|>assistant\n"
-    services.replies.add(
-        KeptReply(array("i"), opening, meaning.digest, meaning.bare_digest, place, "a thought")
+    key = history_key_after(b"", QUESTION)
+    before = "<|im_start|>assistant\n"
+    services.replies.add_reply(
+        KeptReply(array("i"), before, meaning.digest, meaning.bare_digest, key, "a thought")
     )
     answer = {"role": "assistant", "content": "answer"}
 
@@ -163,9 +167,9 @@ def test_reasoning_about_another_image_is_not_put_back(api: Api) -> None:
             {"role": "assistant", "content": "answer"},
         ]
 
-    place = places_in(parse_conversation(messages("data:,a")))[0]
-    services.replies.add(
-        KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, place, "a thought")
+    key = history_keys_of(parse_conversation(messages("data:,a")))[0]
+    services.replies.add_reply(
+        KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, key, "a thought")
     )
     for source, is_there in (("data:,a", True), ("data:,b", False)):
         fields = {"messages": messages(source), "restore_reasoning": True}
@@ -177,9 +181,9 @@ def test_a_flag_puts_reasoning_back_for_all_requests(api: Api) -> None:
     api.settings = Settings(chat=ChatSettings(restore_reasoning=True))
     services = api.services()
     meaning = ReplyMeaning("answer", "a thought")
-    place = place_after(b"", QUESTION)
-    services.replies.add(
-        KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, place, "a thought")
+    key = history_key_after(b"", QUESTION)
+    services.replies.add_reply(
+        KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, key, "a thought")
     )
     messages = [QUESTION, {"role": "assistant", "content": "answer"}]
 

@@ -77,13 +77,13 @@ async def prepare_chat_prompt(
 
 def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
     """Return the same at once, on this thread, but without media."""
-    num_clears = services.replies.num_clears
+    epoch = services.replies.epoch
     conversation = read_conversation(services, fields)
     if conversation.media:
         check_modalities(services.model, conversation.media)
     kwargs = template_kwargs(services, fields)
     rendered = _render(services, fields, conversation, kwargs)
-    found = services.boundaries.find(
+    found = services.boundaries.find_boundaries(
         conversation,
         rendered,
         add_generation_prompt=_adds_generation_prompt(fields),
@@ -93,8 +93,8 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
     rules = read_rules(services, fields, wishes)
     template = services.templates.choose(conversation)
     reply_format = template.reply_format
-    generation_part = found.opening or ""
-    if found.opening is None and _adds_generation_prompt(fields):
+    generation_part = found.generation_prompt or ""
+    if found.generation_prompt is None and _adds_generation_prompt(fields):
         generation_part = find_generation_part(rendered, conversation, template)
     is_open = is_reasoning_open(generation_part, reply_format.reasoning)
     limit = make_limit(
@@ -120,7 +120,7 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> 
         ),
         constraint,
         limit,
-        _make_context(found, plan, num_clears),
+        _make_context(found, plan, epoch),
         found.replies,
     )
     return ChatPrompt(prompt, plan, conversation.media, media_positions)
@@ -232,11 +232,13 @@ def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> R
     )
 
 
-def _make_context(found: PromptBoundaries, plan: ReplyPlan, num_clears: int) -> ReplyContext | None:
+def _make_context(found: PromptBoundaries, plan: ReplyPlan, epoch: int) -> ReplyContext | None:
     """Return how replies are kept; None where it is not known what they are sampled behind."""
-    if found.opening is None or not found.replies.places:
+    if found.generation_prompt is None or not found.replies.history_keys:
         return None
-    return ReplyContext(found.opening, found.replies.places[-1], reply_reader(plan), num_clears)
+    return ReplyContext(
+        found.generation_prompt, found.replies.history_keys[-1], reply_reader(plan), epoch
+    )
 
 
 def _has_grammar(services: Services, fields: ChatFields, rules: ReplyRules) -> bool:

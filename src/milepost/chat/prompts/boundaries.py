@@ -27,10 +27,10 @@ from milepost.chat.prompts.frames import count_head
 from milepost.chat.prompts.prompt_reader import History, PromptReader, count_shared
 from milepost.chat.prompts.reply_matching import (
     NOTHING_FOUND,
-    MessagePlaces,
+    PromptOutline,
     RepliesFound,
     ReplyCounts,
-    ReplyPlacer,
+    ReplyMatcher,
 )
 from milepost.chat.templates.template_set import TemplateSet
 from milepost.lru import LruCache
@@ -74,7 +74,7 @@ class PromptBoundaries:
     boundaries: tuple[TextBoundary, ...] = ()  # in rising order
     keeps_prompt_end: bool = False  # they may leave it between `prompt_end` and its last token
     replies: RepliesFound = NOTHING_FOUND  # with the tokens of those that were sampled here
-    opening: str | None = None  # the generation prompt; None where it is not known
+    generation_prompt: str | None = None  # None where it is not known
 
 
 class BoundaryFinder:
@@ -84,7 +84,7 @@ class BoundaryFinder:
     of two histories is forgotten.
     """
 
-    def __init__(self, templates: TemplateSet, replies: ReplyPlacer | None = None) -> None:
+    def __init__(self, templates: TemplateSet, replies: ReplyMatcher | None = None) -> None:
         self._templates = templates
         self._replies = replies
         self._readers: LruCache[tuple[int, str, bool], PromptReader] = LruCache(MAX_READERS)
@@ -96,11 +96,11 @@ class BoundaryFinder:
         """What became of the replies in all conversations since the start."""
         return ReplyCounts() if self._replies is None else self._replies.counts
 
-    def forget(self) -> None:
+    def forget_conversations(self) -> None:
         """Forget all conversations; each costs more again once, and nothing else changes."""
         self._histories.clear()
 
-    def find(
+    def find_boundaries(
         self,
         conversation: Conversation,
         rendered: RenderedPrompt,
@@ -114,24 +114,24 @@ class BoundaryFinder:
         history = reader.read(
             conversation, rendered, known, add_generation_prompt=add_generation_prompt
         )
-        history = self._place_replies(reader, history, known)
+        history = self._match_replies(reader, history, known)
         self._remember(reader, history, known)
         moving = _find_moving(history, known)
         found = list(_boundaries(reader, history, moving))
         found += _breakpoints(history, found)
         found.sort(key=lambda boundary: boundary.offset)
         keeps = add_generation_prompt and reader.differs_in_history(conversation)
-        has_opening = add_generation_prompt and history.ends[-1] >= 0
-        opening = history.text[history.ends[-1] :] if has_opening else None
-        return PromptBoundaries(tuple(found), keeps, history.replies, opening)
+        is_known = add_generation_prompt and history.ends[-1] >= 0
+        generation_prompt = history.text[history.ends[-1] :] if is_known else None
+        return PromptBoundaries(tuple(found), keeps, history.replies, generation_prompt)
 
-    def _place_replies(
+    def _match_replies(
         self, reader: PromptReader, history: History, known: History | None
     ) -> History:
         if self._replies is None:
             return history
         found = NOTHING_FOUND if known is None else known.replies
-        places = MessagePlaces(
+        outline = PromptOutline(
             history.conversation,
             history.prompt,
             history.spans,
@@ -140,7 +140,7 @@ class BoundaryFinder:
         )
         num_same = 0 if known is None else _count_same(known, history)
         num_unmoved = min(history.num_unmoved, num_same)
-        replies = self._replies.place(places, found, num_same, num_unmoved)
+        replies = self._replies.match_replies(outline, found, num_same, num_unmoved)
         return replace(history, replies=replies)
 
     def _reader(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> PromptReader:
@@ -200,7 +200,7 @@ def _boundaries(reader: PromptReader, history: History, moving: int) -> Iterator
 
 
 def _before_date(history: History) -> Iterator[TextBoundary]:
-    """Yield the place in the system messages from which on they will change some day."""
+    """Yield where in the system messages begins what will change some day."""
     messages = history.conversation.messages
     for i in range(count_head(messages)):
         num_chars = find_date(messages[i]["content"])
@@ -252,14 +252,14 @@ def _breakpoints(history: History, others: Iterable[TextBoundary]) -> Iterator[T
     for mark in history.conversation.breakpoints:
         if mark == end_of_head and history.system_end > 0:
             continue
-        offset = _place(mark, history)
+        offset = _locate(mark, history)
         if offset > 0 and offset not in taken:
             taken.add(offset)
             index = mark.message_index
             yield TextBoundary(offset, "breakpoint", index, messages[index]["role"])
 
 
-def _place(mark: Breakpoint, history: History) -> int:
+def _locate(mark: Breakpoint, history: History) -> int:
     """Return the offset of a mark; the end of its message if the part cannot be found; or -1."""
     index = mark.message_index
     span = history.spans.get(index)
@@ -301,8 +301,8 @@ def find_moving_tail(conversation: Conversation, known: Conversation, num_shared
         return 0
     if not after["content"] or not before["content"].startswith(after["content"]):
         return 0  # one that is empty now was blanked
-    opening = before["content"][len(after["content"]) :].lstrip()[:NUM_TAIL_CHARS]
-    pos = last["content"].rfind(opening) if len(opening) == NUM_TAIL_CHARS else -1
+    moved = before["content"][len(after["content"]) :].lstrip()[:NUM_TAIL_CHARS]
+    pos = last["content"].rfind(moved) if len(moved) == NUM_TAIL_CHARS else -1
     return len(last["content"][: max(pos, 0)].rstrip())
 
 

@@ -2,7 +2,7 @@
 tokens back.
 
     …<|im_end|>\\n<|im_start|>assistant\\n{"a": 1, "b": 2}<|im_end|>\\n<|im_start|>user…
-    end of message ^  opening          ^ span           ^ seam
+    end of message ^  generation prompt ^ span           ^ seam
 
 A span is claimed only if all of this holds: a kept reply says what the message says; its generation
 prompt stands right behind the message before; the text up to the end of the turn says all that the
@@ -23,7 +23,11 @@ from milepost.chat.conversation.control_texts import ControlTexts
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.message_spans import Span
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, TokenSpan
-from milepost.chat.reply_memory.reply_meaning import ReplyMeaning, meaning_of_message, places_in
+from milepost.chat.reply_memory.reply_meaning import (
+    ReplyMeaning,
+    history_keys_of,
+    meaning_of_message,
+)
 from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore, WantedReply
 from milepost.chat.templates.message_forms import short_id
 from milepost.chat.vocab import Vocab
@@ -34,14 +38,14 @@ MAX_CONTROL_CHARS = 256  # of a control token's text; arbitrary
 ReplyOutcome = Literal[
     "exact",  # it has the tokens that were sampled
     "unknown",  # no reply that is kept says this
-    "changed",  # another reply was sampled at this place
+    "changed",  # another reply was sampled at this point
     "without_reasoning",  # the same, but for reasoning that the client has left out
     "written_differently",  # the template leaves something of it out, or opens it in another way
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedReply:
+class MatchedReply:
     """What became of one assistant message of a prompt."""
 
     outcome: ReplyOutcome
@@ -68,8 +72,8 @@ class ReplyCounts:
 class RepliesFound:
     """What became of the assistant messages of a prompt, and where a reply to it would stand."""
 
-    replies: Mapping[int, PlacedReply]  # by index of the message
-    places: tuple[bytes, ...]  # `place_after` each message
+    replies: Mapping[int, MatchedReply]  # by index of the message
+    history_keys: tuple[bytes, ...]  # of the conversation up to each message
 
     @property
     def spans(self) -> tuple[TokenSpan, ...]:
@@ -93,7 +97,7 @@ def count_outcomes(outcomes: Iterable[ReplyOutcome]) -> ReplyCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePlaces:
+class PromptOutline:
     """Where the messages of a prompt stand, as far as that was found."""
 
     conversation: Conversation
@@ -108,7 +112,7 @@ class MessagePlaces:
         return self.prompt.text
 
 
-class ReplyPlacer:
+class ReplyMatcher:
     """Gives the replies in prompts of one vocabulary their tokens."""
 
     def __init__(self, store: ReplyStore, vocab: Vocab) -> None:
@@ -129,60 +133,64 @@ class ReplyPlacer:
         """What became of replies when they came back first, since the start."""
         return ReplyCounts(**self._outcomes)
 
-    def place(
-        self, places: MessagePlaces, known: RepliesFound, num_same: int, num_unmoved: int
+    def match_replies(
+        self, outline: PromptOutline, known: RepliesFound, num_same: int, num_unmoved: int
     ) -> RepliesFound:
         """Return what is found in a prompt that shares `num_same` messages with a known one.
 
         The first `num_unmoved` of these also stand where they did; they keep what they have.
         """
-        messages = places.conversation.messages
-        digests = places_in(places.conversation, known.places[:num_same])
+        messages = outline.conversation.messages
+        keys = history_keys_of(outline.conversation, known.history_keys[:num_same])
         replies = {i: reply for i, reply in known.replies.items() if i < num_unmoved}
         for i in range(num_unmoved, len(messages)):
             if messages[i]["role"] == "assistant":
-                replies[i] = self._place_one(places, i, digests[i - 1] if i else b"")
+                replies[i] = self._match_one(outline, i, keys[i - 1] if i else b"")
                 if i >= num_same:
                     self._outcomes[replies[i].outcome] += 1
-        return RepliesFound(replies, digests)
+        return RepliesFound(replies, keys)
 
-    def _place_one(self, places: MessagePlaces, index: int, place: bytes) -> PlacedReply:
-        message = places.conversation.messages[index]
+    def _match_one(self, outline: PromptOutline, index: int, history_key: bytes) -> MatchedReply:
+        message = outline.conversation.messages[index]
         said = meaning_of_message(message)
-        before = places.ends[index - 1] if index else 0
+        before = outline.ends[index - 1] if index else 0
         if self._store.has_meaning(said.digest):
-            wanted = WantedReply(said.digest, place, tuple(_client_ids(message)))
-            reply = self._store.find(wanted, places.text, before)
+            wanted = WantedReply(said.digest, history_key, tuple(_client_ids(message)))
+            reply = self._store.find_reply(wanted, outline.text, before)
         else:
-            reply = self._find_cut(said, place)
+            reply = self._find_cut(said, history_key)
             if reply is None:
-                return PlacedReply(self._why_unknown(said, place))
-        if reply is None or before < 0 or not places.text.startswith(reply.opening, before):
-            return PlacedReply("written_differently")
-        start = before + len(reply.opening)
-        end = self._find_end(places, index, reply, start)
-        if not start <= end or not self._says_all(places, index, start, end):
-            return PlacedReply("written_differently")
-        if _shows_other_ids(places.text[start:end], reply.ids, _client_ids(message)):
-            return PlacedReply("written_differently")
-        return PlacedReply("exact", TokenSpan(start, end, reply.tokens))
+                return MatchedReply(self._why_unknown(said, history_key))
+        if (
+            reply is None
+            or before < 0
+            or not outline.text.startswith(reply.generation_prompt, before)
+        ):
+            return MatchedReply("written_differently")
+        start = before + len(reply.generation_prompt)
+        end = self._find_end(outline, index, reply, start)
+        if not start <= end or not self._says_all(outline, index, start, end):
+            return MatchedReply("written_differently")
+        if _shows_other_ids(outline.text[start:end], reply.ids, _client_ids(message)):
+            return MatchedReply("written_differently")
+        return MatchedReply("exact", TokenSpan(start, end, reply.tokens))
 
-    def _find_cut(self, said: ReplyMeaning, place: bytes) -> KeptReply | None:
+    def _find_cut(self, said: ReplyMeaning, history_key: bytes) -> KeptReply | None:
         if said.calls or not said.content.strip():
             return None
-        return self._store.find_cut(said.content.strip(), said.reasoning.strip(), place)
+        return self._store.find_cut(said.content.strip(), said.reasoning.strip(), history_key)
 
-    def _why_unknown(self, said: ReplyMeaning, place: bytes) -> ReplyOutcome:
-        if not self._store.has_place(place):
+    def _why_unknown(self, said: ReplyMeaning, history_key: bytes) -> ReplyOutcome:
+        if not self._store.has_history(history_key):
             return "unknown"
-        left_out = not said.reasoning and self._store.has_reasoning(said.bare_digest, place)
+        left_out = not said.reasoning and self._store.has_reasoning(said.bare_digest, history_key)
         return "without_reasoning" if left_out else "changed"
 
-    def _find_end(self, places: MessagePlaces, index: int, reply: KeptReply, start: int) -> int:
+    def _find_end(self, outline: PromptOutline, index: int, reply: KeptReply, start: int) -> int:
         """Return where the turn is ended behind the text and the calls of a message; or -1."""
-        text, end, trailer = places.text, places.ends[index], places.trailer
+        text, end, trailer = outline.text, outline.ends[index], outline.trailer
         if end < 0:
-            return self._search_end(places, index, start)
+            return self._search_end(outline, index, start)
         stop = len(text[:end].rstrip()) if text[end - 1 : end].isspace() else end
         for spelled in self._end_texts:
             if text.endswith(spelled, 0, stop):
@@ -195,20 +203,20 @@ class ReplyPlacer:
             stop = end
         else:
             return -1
-        return stop if self._is_seam(places.prompt, stop) else -1
+        return stop if self._is_seam(outline.prompt, stop) else -1
 
-    def _search_end(self, places: MessagePlaces, index: int, start: int) -> int:
+    def _search_end(self, outline: PromptOutline, index: int, start: int) -> int:
         """Return where the turn that begins at `start` is ended, before the next message; or -1.
 
         For messages whose end is not known: templates number calls, for example.
         """
-        following = places.spans.get(index + 1)
+        following = outline.spans.get(index + 1)
         if following is None:
             return -1
-        message = json.dumps(places.conversation.messages[index], ensure_ascii=False)
+        message = json.dumps(outline.conversation.messages[index], ensure_ascii=False)
         if any(spelled in message for spelled in self._end_texts):
             return -1  # the first one might be in the text of the message
-        found = (places.text.find(text, start, following.start) for text in self._end_texts)
+        found = (outline.text.find(text, start, following.start) for text in self._end_texts)
         return min((end for end in found if end >= 0), default=-1)
 
     def _ends_alike(self, reply: KeptReply, text: str) -> bool:
@@ -223,32 +231,33 @@ class ReplyPlacer:
         after = prompt.part(offset, offset + MAX_CONTROL_CHARS)
         return next(self._controls.token_spans(after), (1, 1))[0] == 0
 
-    def _says_all(self, places: MessagePlaces, index: int, start: int, end: int) -> bool:
+    def _says_all(self, outline: PromptOutline, index: int, start: int, end: int) -> bool:
         """Say whether the text from `start` to `end` is the message, and nothing but that."""
-        span, before = places.spans.get(index), places.spans.get(index - 1)
+        span, before = outline.spans.get(index), outline.spans.get(index - 1)
         if before is not None and start < before.end:
             return False
         if span is not None and not start <= span.start <= span.end <= end:
             return False
-        written = _squeeze(places.text[start:end])
+        written = _squeeze(outline.text[start:end])
         return all(
             _squeeze(said) in written or _squeeze(_escaped(said)) in written
-            for said in _sayings(places.conversation.messages[index])
+            for said in _sayings(outline.conversation.messages[index])
         )
 
 
 def restore_reasoning(conversation: Conversation, store: ReplyStore) -> Conversation:
     """Return the conversation with the reasoning of replies that were sampled in it.
 
-    Only where a reply with the same content and calls was sampled at that very place, and all such
-    replies had the same reasoning. Whether it is shown is up to the template.
+    Only where a reply with the same content and calls was sampled at that very point of a
+    conversation, and all such replies had the same reasoning. Whether it is shown is up to the
+    template.
     """
     messages: list[Message] = []
-    places = (b"", *places_in(conversation))  # before each message
-    for message, place in zip(conversation.messages, places, strict=False):
+    keys = (b"", *history_keys_of(conversation))  # before each message
+    for message, key in zip(conversation.messages, keys, strict=False):
         reasoning = ""
         if message["role"] == "assistant" and not message.get("reasoning_content", "").strip():
-            reasoning = store.find_reasoning(meaning_of_message(message).bare_digest, place)
+            reasoning = store.find_reasoning(meaning_of_message(message).bare_digest, key)
         messages.append({**message, "reasoning_content": reasoning} if reasoning else message)
     return replace(conversation, messages=messages)
 

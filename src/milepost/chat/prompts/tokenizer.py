@@ -26,7 +26,7 @@ class PromptTokenizer:
         self._controls = ControlTexts(self._control_tokens)
         self._memo = TokenMemo(vocab, limits)
 
-    def forget(self) -> None:
+    def forget_prompts(self) -> None:
         """Forget the prompts; each costs more again once, and nothing else changes."""
         self._memo.forget()
 

@@ -42,9 +42,9 @@ CREATE TABLE replies (
     digest BLOB NOT NULL UNIQUE,            -- of what follows, checked when it is read
     meaning BLOB NOT NULL,
     bare BLOB NOT NULL,
-    place BLOB NOT NULL,
-    opening BLOB NOT NULL,                  -- text: UTF-8
-    reasoning BLOB NOT NULL,                -- the same
+    place BLOB NOT NULL,                    -- the history key
+    opening BLOB NOT NULL,                  -- the generation prompt, in UTF-8
+    reasoning BLOB NOT NULL,                -- in UTF-8
     ids BLOB NOT NULL,                      -- JSON list of strings
     tokens BLOB NOT NULL,                   -- int32, little-endian
     num_bytes INTEGER NOT NULL              -- about what it takes
@@ -59,9 +59,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Replies at these places of conversations have to go; None: all replies."""
+    """What was sampled after these beginnings of conversations has to go; None: all replies."""
 
-    places: tuple[bytes, ...] | None
+    history_keys: tuple[bytes, ...] | None
 
 
 class ReplyDisk:
@@ -84,7 +84,7 @@ class ReplyDisk:
         try:
             connection = _connect_anew_if_damaged(path)
             for reply in _load(connection):
-                self._store.add(reply)
+                self._store.add_reply(reply)
         except UNUSABLE as error:
             logger.warning("replies are not kept on disk: %s cannot be used: %s", path, error)
             return
@@ -97,10 +97,10 @@ class ReplyDisk:
         )
         self._thread.start()
 
-    def forget(self, places: tuple[bytes, ...] | None) -> None:
-        """Remove what was sampled at these places of conversations; None: everything."""
+    def forget_histories(self, history_keys: tuple[bytes, ...] | None) -> None:
+        """Remove what was sampled after these beginnings of conversations; None: everything."""
         if self._thread is not None:
-            self._changes.put(Forget(places))
+            self._changes.put(Forget(history_keys))
 
     def close(self) -> None:
         """Write what is left and end the thread."""
@@ -181,13 +181,13 @@ def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
     rows = connection.execute(f"SELECT digest, {', '.join(COLUMNS)} FROM replies ORDER BY id")
     for digest, *values in rows:
         if _digest(values) == digest:
-            meaning, bare, place, opening, reasoning, ids, tokens = values
+            meaning, bare, history_key, generation_prompt, reasoning, ids, tokens = values
             yield KeptReply(
                 tokens=_parse_tokens(tokens),
-                opening=_parse_text(opening),
+                generation_prompt=_parse_text(generation_prompt),
                 meaning=meaning,
                 bare=bare,
-                place=place,
+                history_key=history_key,
                 reasoning=_parse_text(reasoning),
                 ids=tuple(json.loads(ids)),
             )
@@ -198,11 +198,11 @@ def _apply(connection: sqlite3.Connection, change: KeptReply | Forget, max_bytes
     try:
         if isinstance(change, KeptReply):
             _save(connection, change, max_bytes)
-        elif change.places is None:
+        elif change.history_keys is None:
             connection.execute("DELETE FROM replies")
         else:
-            places = [(place,) for place in change.places]
-            connection.executemany("DELETE FROM replies WHERE place = ?", places)
+            keys = [(key,) for key in change.history_keys]
+            connection.executemany("DELETE FROM replies WHERE place = ?", keys)
         connection.execute("COMMIT")
         if isinstance(change, Forget):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log has the old pages
@@ -215,8 +215,8 @@ def _apply(connection: sqlite3.Connection, change: KeptReply | Forget, max_bytes
 def _save(connection: sqlite3.Connection, reply: KeptReply, max_bytes: int) -> None:
     """Add a reply, and remove the oldest so that the rest stays below a size."""
     values = (
-        *(reply.meaning, reply.bare, reply.place),
-        *(_encode_text(reply.opening), _encode_text(reply.reasoning)),
+        *(reply.meaning, reply.bare, reply.history_key),
+        *(_encode_text(reply.generation_prompt), _encode_text(reply.reasoning)),
         json.dumps(reply.ids).encode(),
         _encode_tokens(reply.tokens),
     )

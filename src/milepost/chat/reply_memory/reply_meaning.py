@@ -85,17 +85,17 @@ def meaning_of_events(events: Iterable[ReplyEvent]) -> ReplyMeaning:
     return ReplyMeaning("".join(content), "".join(reasoning), tuple(calls))
 
 
-def places_in(conversation: Conversation, known: Sequence[bytes] = ()) -> tuple[bytes, ...]:
-    """Return `place_after` each message; `known` are those of the first ones."""
-    places = list(known)
-    for message in conversation.messages[len(places) :]:
-        before = places[-1] if places else b""
-        places.append(place_after(before, message, media_in(message, conversation)))
-    return tuple(places)
+def history_keys_of(conversation: Conversation, known: Sequence[bytes] = ()) -> tuple[bytes, ...]:
+    """Return `history_key_after` each message; `known` are those of the first ones."""
+    keys = list(known)
+    for message in conversation.messages[len(keys) :]:
+        before = keys[-1] if keys else b""
+        keys.append(history_key_after(before, message, media_in(message, conversation)))
+    return tuple(keys)
 
 
-def place_after(place: bytes, message: Message, media: Sequence[MediaPart] = ()) -> bytes:
-    """Return the digest of a conversation that goes on from `place` with a message.
+def history_key_after(key: bytes, message: Message, media: Sequence[MediaPart] = ()) -> bytes:
+    """Return the digest of a conversation that goes on from one with this key with a message.
 
     Reasoning does not count: a client may leave it out later. The images and audio of the message
     do, whose markers in it are but numbers. The empty conversation is at b"".
@@ -104,10 +104,10 @@ def place_after(place: bytes, message: Message, media: Sequence[MediaPart] = ())
         said = meaning_of_message(message).bare_digest
     else:
         said = message["content"].encode("utf-8", "surrogatepass")
-    head = b"%b%b\0" % (place, message["role"].encode())
+    head = b"%b%b\0" % (key, message["role"].encode())
     if media:
         digests = b"".join(part.digest for part in media)
-        head = b"%b%b %d\0%b" % (place, message["role"].encode(), len(media), digests)
+        head = b"%b%b %d\0%b" % (key, message["role"].encode(), len(media), digests)
     return hashlib.blake2b(head + said, digest_size=DIGEST_BYTES).digest()
 
 

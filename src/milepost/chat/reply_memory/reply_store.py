@@ -56,10 +56,10 @@ class KeptReply:
     """A reply of the model; what it says is known by digests only, but for its reasoning."""
 
     tokens: array[int]  # without the one that ended it; never changed
-    opening: str  # the generation prompt that it was sampled behind
+    generation_prompt: str  # that it was sampled after
     meaning: bytes  # `ReplyMeaning.digest`
     bare: bytes  # `ReplyMeaning.bare_digest`
-    place: bytes  # `place_after` the message before it
+    history_key: bytes  # of the conversation before it
     reasoning: str = ""
     ids: tuple[str, ...] = ()  # of its calls, as the model wrote them; "" where it wrote none
     cut: CutReply | None = field(default=None, compare=False)  # not kept on disk
@@ -67,7 +67,7 @@ class KeptReply:
     @property
     def num_bytes(self) -> int:
         """About how much memory it takes."""
-        texts = len(self.opening) + 2 * len(self.reasoning) + sum(map(len, self.ids))
+        texts = len(self.generation_prompt) + 2 * len(self.reasoning) + sum(map(len, self.ids))
         if self.cut is not None:
             texts += 2 * len(self.cut.content) + END_BYTES * len(self.cut.ends)
         return self.tokens.itemsize * len(self.tokens) + texts + OVERHEAD_BYTES
@@ -78,7 +78,7 @@ class WantedReply:
     """What a reply has to say, and which one is the best of those that do."""
 
     meaning: bytes  # `ReplyMeaning.digest`
-    place: bytes  # `place_after` the message before it
+    history_key: bytes  # of the conversation before it
     ids: tuple[str, ...] = ()  # of its calls
 
 
@@ -97,9 +97,9 @@ class ReplyStore:
         # Numbers of replies, the oldest first.
         self._by_meaning: dict[bytes, list[int]] = {}
         self._by_bare: dict[bytes, list[int]] = {}
-        self._by_place: dict[bytes, list[int]] = {}
+        self._by_history: dict[bytes, list[int]] = {}
         self._lock = threading.Lock()
-        self.num_clears = 0  # how often everything was forgotten
+        self.epoch = 0  # how often everything was forgotten
         self.on_add: Callable[[KeptReply], None] | None = None  # must not block
 
     def __len__(self) -> int:
@@ -115,13 +115,13 @@ class ReplyStore:
         with self._lock:
             return tuple(self._replies.values())
 
-    def add(self, reply: KeptReply, num_clears: int | None = None) -> None:
+    def add_reply(self, reply: KeptReply, epoch: int | None = None) -> None:
         """Keep a reply; does nothing if it is known.
 
-        With `num_clears`, which it was when the reply was begun, only if it still is.
+        With `epoch`, which it was when the reply was begun, only if it still is.
         """
         with self._lock:
-            if num_clears not in (None, self.num_clears):
+            if epoch not in (None, self.epoch):
                 return
             for number in self._by_meaning.get(reply.meaning, ()):
                 if self._replies.peek(number) == reply:
@@ -131,40 +131,42 @@ class ReplyStore:
         if self.on_add is not None:
             self.on_add(reply)
 
-    def clear(self) -> None:
+    def forget_all(self) -> None:
         """Forget all replies, and those to come that were begun before."""
         with self._lock:
-            self.num_clears += 1
+            self.epoch += 1
             self._replies.clear()
-            for index in (self._by_meaning, self._by_bare, self._by_place):
+            for index in (self._by_meaning, self._by_bare, self._by_history):
                 index.clear()
 
-    def forget(self, places: Iterable[bytes]) -> None:
-        """Forget what was sampled at these places of conversations."""
+    def forget_histories(self, history_keys: Iterable[bytes]) -> None:
+        """Forget what was sampled after these beginnings of conversations."""
         with self._lock:
-            for place in places:
-                for number in tuple(self._by_place.get(place, ())):
+            for history_key in history_keys:
+                for number in tuple(self._by_history.get(history_key, ())):
                     self._forget(number)
 
-    def find(self, wanted: WantedReply, text: str, offset: int) -> KeptReply | None:
+    def find_reply(self, wanted: WantedReply, text: str, offset: int) -> KeptReply | None:
         """Return a reply that says this, whose generation prompt stands in `text` at `offset`.
 
         One with the same ids of calls, if there is any. Of those the one that was sampled at this
-        very place of a conversation, or else the oldest: that stays the same while others come.
+        very point of a conversation, or else the oldest: that stays the same while others come.
         """
         with self._lock:
             found = [
                 number
                 for number in self._by_meaning.get(wanted.meaning, ())
-                if text.startswith(self._replies.peek(number).opening, offset)
+                if text.startswith(self._replies.peek(number).generation_prompt, offset)
             ]
             same = [number for number in found if self._replies.peek(number).ids == wanted.ids]
-            return self._choose(same or found, wanted.place)
+            return self._choose(same or found, wanted.history_key)
 
-    def find_cut(self, content: str, reasoning: str, place: bytes) -> KeptReply | None:
-        """Return the beginning of a reply at this place that was cut off; content is trimmed."""
+    def find_cut(self, content: str, reasoning: str, history_key: bytes) -> KeptReply | None:
+        """Return the beginning of a reply at this point that was cut off; content is trimmed."""
         with self._lock:
-            replies = [self._replies.peek(number) for number in self._by_place.get(place, ())]
+            replies = [
+                self._replies.peek(number) for number in self._by_history.get(history_key, ())
+            ]
         for reply in reversed(replies):
             if reply.cut is not None and reply.reasoning.strip() == reasoning:
                 num_tokens = _count_cut_tokens(reply.cut, content)
@@ -172,34 +174,36 @@ class ReplyStore:
                     return replace(reply, tokens=reply.tokens[:num_tokens], cut=None)
         return None
 
-    def find_reasoning(self, bare: bytes, place: bytes) -> str:
-        """Return the reasoning of a reply that said this at this place; "" if that is not clear."""
+    def find_reasoning(self, bare: bytes, history_key: bytes) -> str:
+        """Return the reasoning of a reply that said this at this point; "" if that is not clear."""
         with self._lock:
-            found = self._reasonings(bare, place)
+            found = self._reasonings(bare, history_key)
         return found.pop() if len(found) == 1 else ""
 
-    def has_reasoning(self, bare: bytes, place: bytes) -> bool:
-        """Say whether a reply that said this at this place had reasoning."""
+    def has_reasoning(self, bare: bytes, history_key: bytes) -> bool:
+        """Say whether a reply that said this at this point had reasoning."""
         with self._lock:
-            return any(self._reasonings(bare, place))
+            return any(self._reasonings(bare, history_key))
 
-    def has_place(self, place: bytes) -> bool:
-        """Say whether any reply was sampled at this place of a conversation."""
-        return place in self._by_place
+    def has_history(self, history_key: bytes) -> bool:
+        """Say whether any reply was sampled at this point of a conversation."""
+        return history_key in self._by_history
 
     def has_meaning(self, meaning: bytes) -> bool:
         """Say whether any reply says this."""
         return meaning in self._by_meaning
 
-    def _choose(self, numbers: list[int], place: bytes) -> KeptReply | None:
-        here = [number for number in numbers if self._replies.peek(number).place == place]
-        # The latest at this place: of an answer that was asked for again, the last one went on.
+    def _choose(self, numbers: list[int], history_key: bytes) -> KeptReply | None:
+        here = [
+            number for number in numbers if self._replies.peek(number).history_key == history_key
+        ]
+        # The latest at this point: of an answer that was asked for again, the last one went on.
         number = here[-1] if here else numbers[0] if numbers else None
         return None if number is None else self._replies.get(number)
 
-    def _reasonings(self, bare: bytes, place: bytes) -> set[str]:
+    def _reasonings(self, bare: bytes, history_key: bytes) -> set[str]:
         replies = (self._replies.peek(number) for number in self._by_bare.get(bare, ()))
-        return {reply.reasoning for reply in replies if reply.place == place}
+        return {reply.reasoning for reply in replies if reply.history_key == history_key}
 
     def _add(self, reply: KeptReply) -> None:
         number = self._next_number
@@ -224,7 +228,7 @@ class ReplyStore:
         return (
             (self._by_meaning, reply.meaning),
             (self._by_bare, reply.bare),
-            (self._by_place, reply.place),
+            (self._by_history, reply.history_key),
         )
 
 
@@ -232,10 +236,10 @@ class ReplyStore:
 class ReplyContext:
     """What has to be known of a prompt to keep the replies to it."""
 
-    opening: str  # the generation prompt
-    place: bytes  # `reply_meaning.place_after` its last message
+    generation_prompt: str
+    history_key: bytes  # of the conversation, up to its last message
     read: ReadReply = read_plain  # must find what the client is shown
-    num_clears: int = 0  # `ReplyStore.num_clears` when the prompt was made
+    epoch: int = 0  # `ReplyStore.epoch` when the prompt was made
 
 
 @dataclass(slots=True)
@@ -279,18 +283,18 @@ class ReplyKeeper:
         says_something = meaning.content.strip() or meaning.reasoning.strip() or meaning.calls
         if not tokens or not says_something:
             return
-        self._store.add(
+        self._store.add_reply(
             KeptReply(
                 tokens=array("i", tokens),
-                opening=context.opening,
+                generation_prompt=context.generation_prompt,
                 meaning=meaning.digest,
                 bare=meaning.bare_digest,
-                place=context.place,
+                history_key=context.history_key,
                 reasoning=meaning.reasoning,
                 ids=_written_ids(events, text),
                 cut=None if sampled.is_complete else _make_cut(sampled, pieces, meaning),
             ),
-            context.num_clears,
+            context.epoch,
         )
 
     def _pieces(self, tokens: Sequence[int], is_shown: Callable[[int], bool]) -> list[bytes]:

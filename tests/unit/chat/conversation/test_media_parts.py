@@ -193,7 +193,7 @@ def test_a_breakpoint_may_stand_behind_an_image() -> None:
 def test_a_boundary_behind_images_has_the_position_of_its_text() -> None:
     conversation = parse_conversation([user(text("é"), IMAGE, text("b")), user(IMAGE)])
     prompt = template().render(conversation)
-    found = BoundaryFinder(TemplateSet(template())).find(conversation, prompt)
+    found = BoundaryFinder(TemplateSet(template())).find_boundaries(conversation, prompt)
     offsets = [boundary.offset for boundary in found.boundaries]
     tokens, positions = PromptTokenizer(FakeVocab()).tokenize_with_positions(prompt, offsets)
     ends = [

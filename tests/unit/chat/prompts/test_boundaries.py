@@ -86,7 +86,7 @@ class Turns:
         conversation = parse_conversation(messages, TOOLS)
         rendered = self.template.render(conversation, kwargs=kwargs)
         self.num_messages = 0
-        return rendered.text, self.finder.find(conversation, rendered, kwargs=kwargs)
+        return rendered.text, self.finder.find_boundaries(conversation, rendered, kwargs=kwargs)
 
     def expected_end(self, messages: list[dict[str, Any]], num_messages: int) -> int:
         """Return where the first messages end, by definition."""
@@ -188,7 +188,7 @@ def test_short_or_missing_system_messages_have_no_end() -> None:
     finder = BoundaryFinder(TemplateSet(template))
     for messages in ([user("hi")], [{"role": "system", "content": "Brief."}, user("hi")]):
         conversation = parse_conversation(messages)
-        found = finder.find(conversation, template.render(conversation))
+        found = finder.find_boundaries(conversation, template.render(conversation))
         assert "system_end" not in {boundary.kind for boundary in found.boundaries}
 
 
@@ -201,7 +201,7 @@ def test_there_is_none_without_generation_prompt() -> None:
     template = ChatTemplate(CHATML_TOOLS, name="test")
     conversation = parse_conversation(SESSION)
     rendered = template.render(conversation, add_generation_prompt=False)
-    found = BoundaryFinder(TemplateSet(template)).find(
+    found = BoundaryFinder(TemplateSet(template)).find_boundaries(
         conversation, rendered, add_generation_prompt=False
     )
     assert "prompt_end" not in {boundary.kind for boundary in found.boundaries}
@@ -417,6 +417,8 @@ def test_a_date_at_the_begin_of_a_prompt_is_no_boundary() -> None:
     system = {"role": "system", "content": "Date: 2026-11-30\n" + "Be brief. " * 30}
     template = ChatTemplate(CHATML_TOOLS, name="test")
     conversation = parse_conversation([system, user("Hello")])
-    found = BoundaryFinder(TemplateSet(template)).find(conversation, template.render(conversation))
+    found = BoundaryFinder(TemplateSet(template)).find_boundaries(
+        conversation, template.render(conversation)
+    )
     assert "system_end" in {boundary.kind for boundary in found.boundaries}
     assert "date" not in {boundary.kind for boundary in found.boundaries}

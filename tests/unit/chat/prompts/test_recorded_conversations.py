@@ -81,7 +81,7 @@ def test_boundaries_of_recordings_are_where_they_should_be(path: Path) -> None:
         rendered, _ = _render(template, conversation)
         if rendered is None:
             continue
-        found = finder.find(conversation, rendered)
+        found = finder.find_boundaries(conversation, rendered)
         _check_prompt_end(template, conversation, rendered, found)
         _check_order(conversation, rendered, found)
         if len(conversation.messages) < SHORT_CONVERSATION:

@@ -19,7 +19,7 @@ from tests.unit.chat.prompts.test_boundaries import OPENED_THINKING
 from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.reply_events import CallStart
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
-from milepost.chat.prompts.reply_matching import ReplyCounts, ReplyPlacer
+from milepost.chat.prompts.reply_matching import ReplyCounts, ReplyMatcher
 from milepost.chat.prompts.token_memo import MemoLimits
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.replies.stream_parser import ReplyParser
@@ -122,8 +122,8 @@ class Server:
         texts = SpecialTexts("<s>", "</s>", texts.controls)
         self.template = ChatTemplate(self.source, name="test", texts=texts)
         self.store = ReplyStore()
-        placer = ReplyPlacer(self.store, self.vocab)
-        self.finder = BoundaryFinder(TemplateSet(self.template), placer)
+        matcher = ReplyMatcher(self.store, self.vocab)
+        self.finder = BoundaryFinder(TemplateSet(self.template), matcher)
         self.tokenizer = PromptTokenizer(self.vocab, SMALL)
         self.rng = random.Random(self.seed)
 
@@ -133,7 +133,7 @@ class Server:
         """Return the tokens of a prompt, the text between spans, and what was found in it."""
         conversation = parse_conversation(messages, tools)
         rendered = self.template.render(conversation)
-        found = self.finder.find(conversation, rendered)
+        found = self.finder.find_boundaries(conversation, rendered)
         prompt = rendered.with_spans(found.replies.spans)
         tokens = self.tokenizer.tokenize_prompt(prompt)
         assert tokens == PromptTokenizer(self.vocab).tokenize_prompt(prompt)
@@ -160,30 +160,32 @@ class Server:
         """Keep a reply as the API does."""
         (message,) = parse_conversation([reply]).messages
         meaning = meaning_of_message(message)
-        assert found.opening is not None
-        self.store.add(
+        assert found.generation_prompt is not None
+        self.store.add_reply(
             KeptReply(
                 tokens=array("i", tokens),
-                opening=found.opening,
+                generation_prompt=found.generation_prompt,
                 meaning=meaning.digest,
                 bare=meaning.bare_digest,
-                place=found.replies.places[-1],
+                history_key=found.replies.history_keys[-1],
                 reasoning=meaning.reasoning,
             )
         )
 
     def read(self, found: PromptBoundaries, tokens: list[int]) -> dict[str, Any]:
         """Keep a reply that is read by the parser, and return the message that a client gets."""
-        assert found.opening is not None
+        assert found.generation_prompt is not None
         reply_format = self.template.reply_format
         start = reply_format.reasoning.start if reply_format.reasoning else ""
-        is_open = bool(start) and found.opening.rstrip().endswith(start)
+        is_open = bool(start) and found.generation_prompt.rstrip().endswith(start)
 
         def make_parser() -> ReplyParser:
             return ReplyParser(reply_format, in_reasoning=is_open, tools=TOOLS)
 
         text = self.vocab.detokenize(tokens, special=True)
-        context = ReplyContext(found.opening, found.replies.places[-1], read_parsed(make_parser))
+        context = ReplyContext(
+            found.generation_prompt, found.replies.history_keys[-1], read_parsed(make_parser)
+        )
         sampled = SampledReply(tokens, [text], is_complete=True)
         ReplyKeeper(self.store, self.vocab).keep(context, sampled, lambda _: True)
         events = list(context.read(text, False))
@@ -451,24 +453,24 @@ def test_a_reply_that_was_placed_keeps_its_tokens_when_it_is_forgotten() -> None
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "the"}]
     server.keep(server.ask(messages[:1], None)[2], list(b"the"), messages[1])
     tokens, _, _ = server.ask([*messages, {"role": "user", "content": "b"}], None)
-    server.store.clear()
+    server.store.forget_all()
 
     later, _, found = server.ask(
         [*messages, {"role": "user", "content": "b"}, {"role": "assistant", "content": "x"}], None
     )
 
     assert [reply.outcome for reply in found.replies.replies.values()] == ["exact", "unknown"]
-    opening = server.vocab.tokenize("<|im_start|>assistant\n", **TEXT)
-    assert later[: len(tokens) - len(opening)] == tokens[: -len(opening)]
+    prompt_tokens = server.vocab.tokenize("<|im_start|>assistant\n", **TEXT)
+    assert later[: len(tokens) - len(prompt_tokens)] == tokens[: -len(prompt_tokens)]
 
 
 def test_a_conversation_about_another_image_is_another_place() -> None:
     server = Server(BUILTIN_TEMPLATES["chatml"])
 
-    def place(source: str) -> bytes:
+    def key(source: str) -> bytes:
         part = {"type": "image_url", "image_url": source}
-        return server.ask([{"role": "user", "content": [part]}], None)[2].replies.places[-1]
+        return server.ask([{"role": "user", "content": [part]}], None)[2].replies.history_keys[-1]
 
     one, other = "data:image/png;base64,AAAA", "data:image/png;base64,BBBB"
-    assert [place(one), place(other)] == [place(one), place(other)]
-    assert place(one) != place(other)
+    assert [key(one), key(other)] == [key(one), key(other)]
+    assert key(one) != key(other)

@@ -75,7 +75,7 @@ def draw_cases(vocab: Vocab, seed: int, count: int) -> Iterator[Case]:
         known.append(draw_messages(rng, known))
         conversation = make_conversation(known[-1])
         rendered = template.render(conversation)
-        found = finder.find(conversation, rendered)
+        found = finder.find_boundaries(conversation, rendered)
         yield rendered, [boundary.offset for boundary in found.boundaries]
 
 
@@ -214,7 +214,7 @@ def test_a_prompt_that_was_forgotten_is_tokenised_anew() -> None:
     tokenizer = make_tokenizer(vocab)
     prompt = "<|im_start|>" + 100 * "x" + "<|im_end|>"
     vocab.count(tokenizer, prompt)
-    tokenizer.forget()
+    tokenizer.forget_prompts()
     assert vocab.count(tokenizer, prompt) == len(prompt)
 
 

@@ -37,7 +37,7 @@ def read(folder: Path) -> tuple[KeptReply, ...]:
 def write(folder: Path, *replies: KeptReply) -> None:
     with running(folder) as (store, _):
         for each in replies:
-            store.add(each)
+            store.add_reply(each)
 
 
 def test_replies_are_found_by_the_next_run(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_replies_are_found_by_the_next_run(tmp_path: Path) -> None:
 
 def test_nobody_else_may_read_them(tmp_path: Path) -> None:
     with running(tmp_path) as (store, _):
-        store.add(ONE)
+        store.add_reply(ONE)
         modes = {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {0o600}
 
@@ -58,28 +58,28 @@ def test_the_oldest_go_when_there_is_no_room(tmp_path: Path) -> None:
     replies = [reply(f"number {i}") for i in range(9)]
     with running(tmp_path, max_bytes=3 * replies[0].num_bytes) as (store, _):
         for each in replies:
-            store.add(each)
+            store.add_reply(each)
     assert read(tmp_path) == tuple(replies[-3:])
 
 
-@pytest.mark.parametrize(("places", "left"), [((b"1",), (TWO,)), (None, ())])
+@pytest.mark.parametrize(("history_keys", "left"), [((b"1",), (TWO,)), (None, ())])
 def test_what_is_to_be_forgotten_is_nowhere_in_the_file(
-    tmp_path: Path, places: tuple[bytes, ...] | None, left: tuple[KeptReply, ...]
+    tmp_path: Path, history_keys: tuple[bytes, ...] | None, left: tuple[KeptReply, ...]
 ) -> None:
     secret = reply("secret", b"1", reasoning="the very secret thought")
     write(tmp_path, secret, TWO)
     with running(tmp_path) as (_, disk):
-        disk.forget(places)
+        disk.forget_histories(history_keys)
     assert read(tmp_path) == left
     assert not any(b"very secret" in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_a_purge_by_somebody_else_is_survived(tmp_path: Path) -> None:
     with running(tmp_path) as (store, _):
-        store.add(ONE)
+        store.add_reply(ONE)
         for suffix in ("-wal", "-shm", ""):  # the order of `milepost cache purge`
             (tmp_path / f"{FILE_NAME}{suffix}").unlink()
-        store.add(TWO)
+        store.add_reply(TWO)
     assert TWO in read(tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFix
         connection.execute("PRAGMA user_version = 3")
     before = (tmp_path / FILE_NAME).read_bytes()
     with running(tmp_path) as (store, _):
-        store.add(TWO)
+        store.add_reply(TWO)
         assert len(store) == 1
     assert (tmp_path / FILE_NAME).read_bytes() == before
     assert "version 3" in caplog.text
@@ -128,14 +128,14 @@ def test_a_file_without_ids_begins_anew(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_costs_the_disk_only(tmp_path: Path) -> None:
     with running(tmp_path / "none") as (store, _):
-        store.add(ONE)
+        store.add_reply(ONE)
     assert len(store) == 1
 
 
 def test_two_servers_share_a_file(tmp_path: Path) -> None:
     with running(tmp_path) as (one, _), running(tmp_path) as (other, _):
-        one.add(ONE)
-        other.add(TWO)
+        one.add_reply(ONE)
+        other.add_reply(TWO)
     assert set(map(hash_of, read(tmp_path))) == {hash_of(ONE), hash_of(TWO)}
 
 

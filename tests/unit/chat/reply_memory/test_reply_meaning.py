@@ -18,10 +18,10 @@ from milepost.chat.formats.reply_events import (
 )
 from milepost.chat.reply_memory.reply_meaning import (
     ReplyMeaning,
+    history_key_after,
+    history_keys_of,
     meaning_of_events,
     meaning_of_message,
-    place_after,
-    places_in,
 )
 
 CALL = {"path": "é/a", "lines": [1, 2.5], "deep": {"a": None, "b": True}}
@@ -116,25 +116,25 @@ def test_a_place_is_all_messages_before_it_but_for_reasoning() -> None:
         ]
     ).messages
     user, reasoned, plain, other = messages
-    assert place_after(place_after(b"", user), reasoned) == place_after(
-        place_after(b"", user), plain
+    assert history_key_after(history_key_after(b"", user), reasoned) == history_key_after(
+        history_key_after(b"", user), plain
     )
-    assert len({place_after(b"", message) for message in (user, plain, other)}) == 3
+    assert len({history_key_after(b"", message) for message in (user, plain, other)}) == 3
 
 
 def looking_at(*sources: str, text: str = "look") -> tuple[bytes, ...]:
-    """Return the places behind messages of which each has one image."""
+    """Return the history keys after messages of which each has one image."""
     part = {"type": "text", "text": text}
     messages = [
         {"role": "user", "content": [{"type": "image_url", "image_url": source}, part]}
         for source in sources
     ]
-    return places_in(parse_conversation(messages))
+    return history_keys_of(parse_conversation(messages))
 
 
 def test_other_images_make_another_place() -> None:
     one, other = "data:image/png;base64,AAAA", "data:image/png;base64,BBBB"
     assert looking_at(one, other) == looking_at(one, other)
     assert looking_at(one, one)[0] == looking_at(one, other)[0]
-    places = [*looking_at(one, one), *looking_at(other, one), looking_at(one, other)[1]]
-    assert len(set(places)) == len(places)
+    keys = [*looking_at(one, one), *looking_at(other, one), looking_at(one, other)[1]]
+    assert len(set(keys)) == len(keys)

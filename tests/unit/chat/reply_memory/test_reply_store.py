@@ -21,24 +21,24 @@ from milepost.chat.reply_memory.reply_store import (
     WantedReply,
 )
 
-CONTEXT = ReplyContext("<|im_start|>assistant\n", b"place")
+CONTEXT = ReplyContext("<|im_start|>assistant\n", b"history")
 
 
-def reply(text: str, place: bytes = b"p", **fields: Any) -> KeptReply:
+def reply(text: str, history_key: bytes = b"p", **fields: Any) -> KeptReply:
     meaning = ReplyMeaning(text, fields.pop("reasoning", ""))
     return KeptReply(
         tokens=fields.pop("tokens", array("i", [*text.encode()])),
-        opening=fields.pop("opening", "<a>"),
+        generation_prompt=fields.pop("generation_prompt", "<a>"),
         meaning=meaning.digest,
         bare=meaning.bare_digest,
-        place=place,
+        history_key=history_key,
         reasoning=meaning.reasoning,
         ids=fields.pop("ids", ()),
     )
 
 
-def find(store: ReplyStore, text: str, place: bytes = b"") -> KeptReply | None:
-    return store.find(WantedReply(ReplyMeaning(text).digest, place), "x<a>", 1)
+def find(store: ReplyStore, text: str, history_key: bytes = b"") -> KeptReply | None:
+    return store.find_reply(WantedReply(ReplyMeaning(text).digest, history_key), "x<a>", 1)
 
 
 def kept(sampled: SampledReply, *shown: int, context: ReplyContext = CONTEXT) -> list[KeptReply]:
@@ -50,35 +50,35 @@ def kept(sampled: SampledReply, *shown: int, context: ReplyContext = CONTEXT) ->
 
 def test_what_a_reply_says_finds_it_behind_its_generation_prompt_only() -> None:
     store = ReplyStore()
-    store.add(reply("a"))
+    store.add_reply(reply("a"))
     assert find(store, " a ") == reply("a")
     assert find(store, "b") is None
-    assert store.find(WantedReply(ReplyMeaning("a").digest, b"p"), "x<b>", 1) is None
+    assert store.find_reply(WantedReply(ReplyMeaning("a").digest, b"p"), "x<b>", 1) is None
 
 
 def test_the_place_decides_and_then_the_age() -> None:
     store = ReplyStore()
-    for number, place in enumerate((b"1", b"2", b"2", b"3")):
-        store.add(reply("a", place, tokens=array("i", [number])))
-    found = [find(store, "a", place) for place in (b"1", b"2", b"3", b"4")]
+    for number, key in enumerate((b"1", b"2", b"2", b"3")):
+        store.add_reply(reply("a", key, tokens=array("i", [number])))
+    found = [find(store, "a", key) for key in (b"1", b"2", b"3", b"4")]
     assert [each.tokens[0] if each else None for each in found] == [0, 2, 3, 0]
 
 
 def test_reasoning_is_found_if_there_is_no_doubt() -> None:
     store, bare = ReplyStore(), ReplyMeaning("a").bare_digest
-    store.add(reply("a", b"1", reasoning="why"))
-    store.add(reply("a", b"2", reasoning="one"))
-    store.add(reply("a", b"2", reasoning="other"))
-    assert [store.find_reasoning(bare, place) for place in (b"1", b"2", b"3")] == ["why", "", ""]
+    store.add_reply(reply("a", b"1", reasoning="why"))
+    store.add_reply(reply("a", b"2", reasoning="one"))
+    store.add_reply(reply("a", b"2", reasoning="other"))
+    assert [store.find_reasoning(bare, key) for key in (b"1", b"2", b"3")] == ["why", "", ""]
 
 
 def test_the_least_recently_used_goes_first() -> None:
     size = reply("a").num_bytes
     store = ReplyStore(max_bytes=2 * size)
-    store.add(reply("a"))
-    store.add(reply("b"))
+    store.add_reply(reply("a"))
+    store.add_reply(reply("b"))
     find(store, "a")
-    store.add(reply("c"))
+    store.add_reply(reply("c"))
     assert [find(store, text) is not None for text in "abc"] == [True, False, True]
     assert store.num_bytes == 2 * size
 
@@ -86,13 +86,13 @@ def test_the_least_recently_used_goes_first() -> None:
 def test_the_same_reply_is_kept_once() -> None:
     store = ReplyStore()
     for _ in range(3):
-        store.add(reply("a"))
+        store.add_reply(reply("a"))
     assert len(store) == 1
 
 
 def test_one_that_is_too_large_is_not_kept() -> None:
     store = ReplyStore(max_bytes=1000)
-    store.add(reply("a" * 1000))
+    store.add_reply(reply("a" * 1000))
     assert (len(store), store.num_bytes) == (0, 0)
 
 
@@ -103,7 +103,7 @@ def test_two_threads_may_use_it() -> None:
         rng = random.Random(seed)
         for _ in range(2000):
             text = str(rng.randrange(60))
-            store.add(reply(text))
+            store.add_reply(reply(text))
             found = find(store, str(rng.randrange(60)))
             assert found is None or len(found.tokens) <= 2
 
@@ -150,7 +150,7 @@ def test_a_cut_reply_has_no_more_than_its_client_saw(
         sampled.add(text, tokens)
     store = ReplyStore()
     ReplyKeeper(store, FakeVocab()).keep(CONTEXT, sampled, lambda token: False)
-    found = store.find_cut(seen, "", CONTEXT.place)
+    found = store.find_cut(seen, "", CONTEXT.history_key)
     assert (len(found.tokens) if found else 0) == count
 
 
@@ -170,7 +170,7 @@ def test_a_reply_is_kept_as_it_is_read() -> None:
     context = ReplyContext("<a>", b"p", lambda text, is_truncated: events)
     (found,) = kept(SampledReply([*b"raw x"], ["raw x"]), context=context)
     assert found.meaning == ReplyMeaning("", "why", (("read", {}),)).digest
-    assert (found.reasoning, found.opening, found.place) == ("why", "<a>", b"p")
+    assert (found.reasoning, found.generation_prompt, found.history_key) == ("why", "<a>", b"p")
     assert found.ids == ("x",)
 
 

@@ -233,7 +233,7 @@ def test_the_description_is_a_part_of_what_prompts_share(source: str) -> None:
     for question in ("Read it.", "Another."):
         conversation = parse_conversation([{"role": "user", "content": question}], TOOLS)
         prompt = template.render(conversation)
-        found = finder.find(conversation, prompt)
+        found = finder.find_boundaries(conversation, prompt)
         ends += [
             prompt.text[: each.offset] for each in found.boundaries if each.kind == "system_end"
         ]
