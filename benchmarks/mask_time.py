@@ -21,7 +21,8 @@ from llguidance import LLMatcher, LLTokenizer
 from benchmarks.report import Row, Run, Target, finish, make_parser, parse_arguments
 from milepost.api.openai.tool_fields import parse_tools
 from milepost.chat.formats.grammar_writer import SpecialTokens
-from milepost.chat.formats.reply_format import Affix, JsonBody, ReplyFormat, ToolCallFormat
+from milepost.chat.formats.json_calls import JsonBody
+from milepost.chat.formats.reply_format import Affix, ReplyFormat, ToolCallFormat
 from milepost.chat.replies.reply_rules import ReplyRules, ToolChoice, make_constraint
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.engine.constraints import MatcherConstraint

@@ -13,8 +13,8 @@ from tests.unit.chat import reply_samples as samples
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.grammar_writer import SpecialTokens
 from milepost.chat.formats.reply_events import CallArguments, CallEnd, CallStart
-from milepost.chat.formats.reply_format import ReplyFormat
-from milepost.chat.replies.grammar import ReplyWish, write_reply_grammar
+from milepost.chat.formats.reply_format import GrammarSpec, ReplyFormat
+from milepost.chat.replies.grammar import write_reply_grammar
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.protocol.sampling import SamplingParams
 
@@ -54,7 +54,7 @@ def read_calls(reply_format: ReplyFormat, text: str) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_forced_call_has_the_name_and_the_arguments(full: RunningEngine, name: str) -> None:
-    wish = ReplyWish(
+    spec = GrammarSpec(
         reply_format=FORMATS[name],
         reasoning="none",
         tools=[CallableTool("find", SCHEMA, is_strict=True)],
@@ -63,7 +63,7 @@ def test_a_forced_call_has_the_name_and_the_arguments(full: RunningEngine, name:
     )
     answer = full.ask(
         PROMPT,
-        constraint=write_reply_grammar(wish, CONTROLS),
+        constraint=write_reply_grammar(spec, CONTROLS),
         sampling=SamplingParams(temperature=1.5, seed=3),
         num_choices=2,
         max_tokens=400,

@@ -10,6 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from milepost.chat.formats.braced_calls import BracedBody
+from milepost.chat.formats.harmony import HarmonyBody
+from milepost.chat.formats.json_calls import JsonBody
+from milepost.chat.formats.named_json_calls import NamedJsonBody
+from milepost.chat.formats.pythonic_calls import PythonicBody
 from milepost.chat.formats.reply_events import (
     CallArguments,
     CallEnd,
@@ -19,18 +24,8 @@ from milepost.chat.formats.reply_events import (
     ReasoningText,
     ReplyEvent,
 )
-from milepost.chat.formats.reply_format import (
-    Affix,
-    BracedBody,
-    HarmonyBody,
-    JsonBody,
-    NamedJsonBody,
-    PythonicBody,
-    ReasoningFormat,
-    ReplyFormat,
-    TaggedBody,
-    ToolCallFormat,
-)
+from milepost.chat.formats.reply_format import Affix, ReasoningFormat, ReplyFormat, ToolCallFormat
+from milepost.chat.formats.tagged_calls import TaggedBody
 
 THINK = ReasoningFormat("<think>", "</think>")
 

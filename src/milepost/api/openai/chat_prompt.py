@@ -24,14 +24,14 @@ from milepost.chat.prompts.boundaries import PromptBoundaries
 from milepost.chat.prompts.reply_matching import restore_reasoning
 from milepost.chat.replies.reasoning_limit import (
     NO_LIMIT,
-    ReasoningWish,
+    ReasoningOptions,
     make_limit,
     reasoning_state,
 )
 from milepost.chat.replies.reply_plan import (
     ReasoningPlace,
+    ReplyOptions,
     ReplyPlan,
-    ReplyWishes,
     find_generation_part,
     find_shown_tokens,
     is_reasoning_open,
@@ -75,7 +75,7 @@ async def prepare_chat_prompt(
     return replace(draft, prompt=prompt)
 
 
-def make_prompt(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ChatPrompt:
+def make_prompt(services: Services, fields: ChatFields, wishes: ReplyOptions) -> ChatPrompt:
     """Return the same at once, on this thread, but without media."""
     epoch = services.replies.epoch
     conversation = read_conversation(services, fields)
@@ -161,14 +161,14 @@ def read_conversation(services: Services, fields: ChatFields) -> Conversation:
     return conversation
 
 
-def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyWishes:
+def read_reply_wishes(services: Services, fields: ChatFields) -> ReplyOptions:
     """Return what the server and the request want of replies; the request has the last word."""
     chat = services.settings.chat
     place = fields.reasoning_format or chat.reasoning_format
     places = get_args(ReasoningPlace)
     if place not in places:
         raise field_error("reasoning_format", f"must be one of {', '.join(places)}", place)
-    return ReplyWishes(
+    return ReplyOptions(
         reasoning=cast(ReasoningPlace, place),
         parses_calls=fields.tool_choice != "none" and fields.parse_tool_calls is not False,
         parses_anything=not chat.skip_chat_parsing,
@@ -192,7 +192,7 @@ def template_kwargs(services: Services, fields: ChatFields) -> dict[str, Any]:
     return {**kwargs, **(fields.chat_template_kwargs or {})}
 
 
-def read_reasoning(services: Services, fields: ChatFields) -> ReasoningWish:
+def read_reasoning(services: Services, fields: ChatFields) -> ReasoningOptions:
     """Return what is wanted of reasoning; a request that asks for it gets it."""
     chat = services.settings.chat
     max_tokens = chat.reasoning_budget
@@ -206,14 +206,14 @@ def read_reasoning(services: Services, fields: ChatFields) -> ReasoningWish:
         if max_tokens == 0 and (fields.chat_template_kwargs or {}).get("enable_thinking") is True:
             max_tokens = NO_LIMIT
     message = fields.reasoning_budget_message
-    return ReasoningWish(
+    return ReasoningOptions(
         mode=chat.reasoning,
         max_tokens=max_tokens,
         message=chat.reasoning_budget_message if message is None else message,
     )
 
 
-def read_rules(services: Services, fields: ChatFields, wishes: ReplyWishes) -> ReplyRules:
+def read_rules(services: Services, fields: ChatFields, wishes: ReplyOptions) -> ReplyRules:
     """Return what replies are held to, from the fields of a request whose tools were checked."""
     tools = fields.tools or []
     choice = parse_tool_choice(fields.tool_choice, [tool["function"]["name"] for tool in tools])

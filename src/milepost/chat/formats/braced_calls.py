@@ -1,4 +1,4 @@
-"""Reads calls as Gemma 4 writes them, and writes their arguments as JSON.
+"""Calls as Gemma 4 writes them, their arguments in braces with quotes of their own.
 
 call:read{path:<|"|>a.py<|"|>,lines:[1,20]}
 """
@@ -7,36 +7,111 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from milepost.chat.formats.argument_writer import ArgumentWriter, quote
-from milepost.chat.formats.json_text import escape
-from milepost.chat.formats.reply_format import BracedBody
-from milepost.chat.formats.reply_writer import MAX_NAME_CHARS, ReplyWriter
+from milepost.chat.formats.call_schemas import CallableTool
+from milepost.chat.formats.call_texts import read_surroundings
+from milepost.chat.formats.grammar_writer import GrammarWriter, seq
+from milepost.chat.formats.json_text import ArgumentWriter, escape, quote
+from milepost.chat.formats.literal_values import LiteralDialect, LiteralWriter
+from milepost.chat.formats.probe_texts import KEYS, NAMES, VALUES, CallTexts
+from milepost.chat.formats.reply_format import (
+    Affix,
+    CallBody,
+    CallReading,
+    ToolCallFormat,
+    WrittenCall,
+)
+from milepost.chat.formats.reply_writer import MAX_NAME_CHARS
+from milepost.chat.formats.text_pieces import first_tag
 from milepost.chat.formats.text_source import Malformed, Steps, Stops, TextSource, Write
 
 MAX_DEPTH = 32  # of nested values; arbitrary
 MAX_KEY_CHARS = 1024  # arbitrary
 BARE = re.compile(r"[^,{}\[\]]+")  # a number, a word
+KEY_TERMINAL = "[A-Za-z_][A-Za-z0-9_.\\x2d]{0,63}"
 
 
-def read_braced_call(source: TextSource, body: BracedBody, writer: ReplyWriter) -> Steps[None]:
-    """Read one call."""
-    yield from source.expect_after_space(body.name_start)
-    name, _ = yield from source.read_until(Stops(["{"]), MAX_NAME_CHARS)
-    is_closed = yield from source.match_after_space(("}",))
-    if not is_closed:
-        key = yield from _read_key(source, body)
-    writer.begin_call(name.strip())
-    arguments = ArgumentWriter(writer.arguments)
-    while not is_closed:
-        arguments.key(key)
-        yield from _copy_value(source, body, arguments.write, MAX_DEPTH)
+@dataclass(frozen=True, slots=True)
+class BracedBody(CallBody):
+    """`call:NAME{key:<|"|>text<|"|>,other:1}`, as Gemma 4 writes them."""
+
+    name: ClassVar = "braced_calls"
+
+    name_start: str = "call:"
+    quote: str = '<|"|>'
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The quote."""
+        return (self.quote,)
+
+    @property
+    def head(self) -> str:
+        """What stands before the name."""
+        return self.name_start.strip()
+
+    def read_calls(self, reading: CallReading) -> Steps[None]:
+        """Read one call."""
+        source, writer = reading.source, reading.writer
+        yield from source.expect_after_space(self.name_start)
+        name, _ = yield from source.read_until(Stops(["{"]), MAX_NAME_CHARS)
         is_closed = yield from source.match_after_space(("}",))
         if not is_closed:
-            yield from source.expect_after_space(",")
-            key = yield from _read_key(source, body)
-    arguments.end()
-    writer.end_call()
+            key = yield from _read_key(source, self)
+        writer.begin_call(name.strip())
+        arguments = ArgumentWriter(writer.arguments)
+        while not is_closed:
+            arguments.key(key)
+            yield from _copy_value(source, self, arguments.write, MAX_DEPTH)
+            is_closed = yield from source.match_after_space(("}",))
+            if not is_closed:
+                yield from source.expect_after_space(",")
+                key = yield from _read_key(source, self)
+        arguments.end()
+        writer.end_call()
+
+    def write_call_grammar(
+        self, tool: CallableTool, form: ToolCallFormat, writer: GrammarWriter
+    ) -> str:
+        """Return an expression for a call of one tool."""
+        values = LiteralWriter(_make_dialect(self.quote), tool.schema, writer)
+        arguments = values.value(
+            {**tool.schema, "type": "object"} if tool.is_strict else {"type": "object"}
+        )
+        return seq(writer.exact(self.name_start), writer.plain(tool.name), arguments)
+
+    def write_call_text(self, call: WrittenCall) -> str:
+        """Return a call without white space between its parts."""
+        return self.name_start + call.name + self._write_value(call.arguments)
+
+    @classmethod
+    def recognise_calls(cls, texts: CallTexts) -> ToolCallFormat | None:
+        """Return the format if keys stand bare in braces after the name."""
+        text_quote = _read_quote(texts.one)
+        around = read_surroundings(texts, _find_call)
+        if text_quote is None or around is None:
+            return None
+        tag = first_tag(around.call.start)
+        name_start = around.call.start.removeprefix(tag).lstrip()
+        return ToolCallFormat(
+            cls(name_start, text_quote),
+            call=Affix(tag, around.call.end),
+            separator=around.separator,
+            takes_several=texts.two is not None,
+        )
+
+    def _write_value(self, value: Any) -> str:
+        if isinstance(value, str):
+            return self.quote + value + self.quote
+        if isinstance(value, list):
+            return f"[{','.join(map(self._write_value, value))}]"
+        if isinstance(value, Mapping):
+            pairs = (f"{key}:{self._write_value(item)}" for key, item in value.items())
+            return f"{{{','.join(pairs)}}}"
+        return quote(value)
 
 
 def _read_key(source: TextSource, body: BracedBody) -> Steps[str]:
@@ -102,3 +177,34 @@ def _bare_to_json(text: str) -> str:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def _make_dialect(mark: str) -> LiteralDialect:
+    return LiteralDialect(
+        true="true",
+        false="false",
+        null="null",
+        write_any_string=lambda writer: seq(
+            writer.exact(mark), writer.short_until(mark, r"(.|\n)*")
+        ),
+        write_string=lambda text, writer: seq(
+            writer.exact(mark), writer.plain(text), writer.exact(mark)
+        ),
+        write_any_key=lambda writer: writer.pattern(KEY_TERMINAL),
+        write_key=lambda name, writer: writer.plain(name),
+    )
+
+
+def _read_quote(text: str) -> str | None:
+    before, _, rest = text.partition(f"{NAMES[0]}{{{KEYS[0][0]}:")
+    mark, value, rest = rest.partition(VALUES[0][0])
+    if not before or not value or not mark.strip() or mark.strip() == '"':
+        return None
+    return mark if rest.startswith(mark) else None
+
+
+def _find_call(text: str, number: int) -> tuple[int, int] | None:
+    start = text.find(NAMES[number] + "{")
+    last_value = text.find(VALUES[number][1], start)
+    end = text.find("}", last_value)
+    return (start, end + 1) if min(start, last_value, end) >= 0 else None

@@ -1,16 +1,19 @@
 """What a template writes around tool calls, taken from renderings with one call and with two.
 
-      header   lead    call 1   closing   lead    call 2   closing      trailer
+      header   lead    call 1  call.end   lead    call 2  call.end      trailer
     <|im_start|>…<tool_call>{…}</tool_call>\\n<tool_call>{…}</tool_call><|im_end|>
 
-What a call itself is (its core: an object of JSON, a name with arguments) is found by the readers
-of the single bodies, who give its place; what is around it is told here by comparison.
+What a call itself is (its core: an object of JSON, a name with arguments) is found by the formats,
+which give its place; what is around it is told here by comparison.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from milepost.chat.formats.probe_texts import (
     ANSWER,
@@ -20,6 +23,7 @@ from milepost.chat.formats.probe_texts import (
     OTHER_CALL,
     RESULT,
     USER,
+    CallTexts,
     Probe,
     answer,
     behind,
@@ -30,31 +34,19 @@ from milepost.chat.formats.probe_texts import (
     user,
 )
 from milepost.chat.formats.reply_format import Affix, ReasoningFormat
-from milepost.chat.formats.text_pieces import TAG, shared_end, shared_start
+from milepost.chat.formats.text_pieces import TAG, first_tag, shared_end, shared_start
 
 # Finds a call with this number in a text: where it starts and ends; None if it is not there.
 FindCore = Callable[[str, int], tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class CallTexts:
-    """Replies with tool calls, from behind the generation prompt on."""
-
-    one: str  # one call, up to its result
-    two: str | None  # two calls, up to the first result; None where a template takes only one
-    last: str  # one call at the end of a conversation
-    other: str  # one call with values that are no strings
-    trailers: tuple[str, ...]  # tags that end a message, or begin the next
-
-
-@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What stands around calls, white space at its outer ends left out."""
 
-    section: Affix
-    opening: str  # before each call
-    closing: str  # behind each call
-    separator: str
+    section: Affix  # around all calls
+    call: Affix  # around each
+    separator: str  # between two
 
 
 def read_call_texts(probe: Probe, reasoning: ReasoningFormat | None) -> CallTexts | None:
@@ -89,22 +81,54 @@ def read_surroundings(texts: CallTexts, find_core: FindCore) -> Surroundings | N
     lead, rest = texts.one[: place[0]], _without_ids(texts.last[last_place[1] :])
     middle = _read_middle(texts, find_core)
     if middle is None:
-        closing = _before_trailer(rest, texts.trailers)
-        return Surroundings(Affix(), lead.strip(), closing.strip(), "")
-    opening = shared_end(lead, middle)
-    behind_call = middle.removesuffix(opening)
-    closing = shared_start(behind_call, rest)
-    start = lead.removesuffix(opening).strip()
-    end = _before_trailer(rest[len(closing) :], texts.trailers).strip()
+        end = _before_trailer(rest, texts.trailers)
+        return Surroundings(Affix(), Affix(lead.strip(), end.strip()), "")
+    call_start = shared_end(lead, middle)
+    behind_call = middle.removesuffix(call_start)
+    call_end = shared_start(behind_call, rest)
+    start = lead.removesuffix(call_start).strip()
+    end = _before_trailer(rest[len(call_end) :], texts.trailers).strip()
     if not end:  # some templates close the section of several calls only
-        behind_all = _behind_second(texts, find_core).removeprefix(closing)
+        behind_all = _behind_second(texts, find_core).removeprefix(call_end)
         end = _before_trailer(behind_all, texts.trailers).strip()
     return Surroundings(
         Affix(start, end) if start else Affix(),
-        opening.strip(),
-        closing.strip(),
-        behind_call.removeprefix(closing).strip(),
+        Affix(call_start.strip(), call_end.strip()),
+        behind_call.removeprefix(call_end).strip(),
     )
+
+
+def find_object(text: str, marker: str, start: int = 0) -> tuple[int, int, Any] | None:
+    """Return start, end and value of the outermost JSON object that holds a marker."""
+    decoder = json.JSONDecoder()
+    pos = text.find("{", start)
+    while pos >= 0:
+        try:
+            value, end = decoder.raw_decode(text, pos)
+        except (ValueError, RecursionError):
+            end = pos
+        if marker in text[pos:end]:
+            return pos, end, value
+        pos = text.find("{", pos + 1)
+    return None
+
+
+def split_call_start(start: str) -> tuple[str, str]:
+    """Return the marker before a call, and what of its start belongs to the name."""
+    tag = first_tag(start)
+    if tag:
+        return tag, start[len(tag) :].lstrip()
+    return ("", start) if "<" in start else (start, "")
+
+
+def bare_pattern(text: str) -> str:
+    """Return a regular expression for a text without its white space."""
+    return re.escape(without_space(text))
+
+
+def without_space(text: str) -> str:
+    """Return a text without its white space."""
+    return re.sub(r"\s+", "", text)
 
 
 def without_header(probe: Probe, text: str, reasoning: ReasoningFormat | None) -> str:

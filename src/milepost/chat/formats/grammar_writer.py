@@ -83,11 +83,11 @@ class GrammarWriter:
         """
         return seq(*self._parts(marker))
 
-    def opening(self, marker: str) -> str:
+    def start_marker(self, marker: str) -> str:
         """Return a marker and the white space that may stand behind it."""
         return seq(self.exact(marker.rstrip()), self.space) if marker.strip() else ""
 
-    def closing(self, marker: str) -> str:
+    def end_marker(self, marker: str) -> str:
         """Return the white space that may stand before a marker, and the marker."""
         return seq(self.space, self.exact(marker.strip())) if marker.strip() else ""
 

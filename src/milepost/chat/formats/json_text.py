@@ -1,14 +1,15 @@
-"""Copies JSON that a model writes, piece by piece, so that what comes out is valid JSON text.
+"""JSON text as it comes out of replies: written value by value, or copied as a model writes it.
 
-Valid text passes as it is. Slips that models make are mended: control characters (line breaks above
-all) and escapes that JSON does not have in strings, and Python's words. Everything else is
-Malformed.
+What is copied comes out as valid JSON. Valid text passes as it is. Slips that models make are
+mended: control characters (line breaks above all) and escapes that JSON does not have in strings,
+and Python's words. Everything else is Malformed.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, TextSource, Write
 
@@ -27,9 +28,38 @@ HIGH_SURROGATES = range(0xD800, 0xDC00)
 LOW_SURROGATES = range(0xDC00, 0xE000)
 
 
+class ArgumentWriter:
+    """Writes the JSON text of arguments that a model has not written as JSON, value by value.
+
+    It is one object, spaced as `json.dumps` does it.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self.write = write
+        self._has_keys = False
+
+    def key(self, key: str) -> None:
+        """Begin the next argument; its value is written with `write`."""
+        self.write(f"{', ' if self._has_keys else '{'}{quote(key)}: ")
+        self._has_keys = True
+
+    def string_piece(self, text: str) -> None:
+        """Write a part of a string; its quotes are written with `write`."""
+        self.write(escape(text))
+
+    def end(self) -> None:
+        """End the object."""
+        self.write("}" if self._has_keys else "{}")
+
+
+def quote(value: Any) -> str:
+    """Return a value as JSON text; a text as a JSON string."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def escape(text: str) -> str:
     """Return a text as it stands in a JSON string, without quotes."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return quote(text)[1:-1]
 
 
 def copy_json(source: TextSource, write: Write) -> Steps[None]:

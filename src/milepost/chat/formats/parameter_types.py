@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from milepost.chat.formats.argument_writer import quote
-from milepost.chat.formats.pythonic_calls import literal_to_json
+from milepost.chat.formats.json_text import quote
+from milepost.chat.formats.python_literals import literal_to_json
 
 ANY: frozenset[str] = frozenset()  # nothing is known
 MAX_SCHEMA_DEPTH = 8  # of references and alternatives; arbitrary

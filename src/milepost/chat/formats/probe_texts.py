@@ -8,6 +8,7 @@ writes can be told from what it was given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, Message, make_conversation
@@ -92,6 +93,17 @@ class Probe:
     def generation(self, **variables: Any) -> str:
         """Return what stands behind the text of the last user message; empty if that fails."""
         return behind(self.prompt(user(), **variables), USER) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTexts:
+    """Replies with tool calls, from after the generation prompt on."""
+
+    one: str  # one call, up to its result
+    two: str | None  # two calls, up to the first result; None where a template takes only one
+    last: str  # one call at the end of a conversation
+    other: str  # one call with values that are no strings
+    trailers: tuple[str, ...]  # tags that end a message, or begin the next
 
 
 def behind(text: str | None, marker: str) -> str | None:

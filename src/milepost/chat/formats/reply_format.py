@@ -1,25 +1,37 @@
 """How a model writes its replies: where reasoning stands, and what tool calls look like.
 
-Learnt from a template by `reply_probe`, read by `stream_parser`, written by `grammar`. A format
-that no template shows fully has a body of its own here, and a module in `tool_formats`.
+Learnt from a template by `call_formats`, read by `stream_parser`, written by `grammar`.
 
     reasoning.start  …  reasoning.end   text   section.start
       call.start  body  call.end   separator   call.start  body  call.end
     section.end
+
+What a body looks like, and all that is done with it, is the matter of its format: a subclass of
+`CallBody` in a module of its own.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal
+
+from milepost.chat.formats.call_schemas import CallableTool
+from milepost.chat.formats.grammar_writer import GrammarWriter, Schema
+from milepost.chat.formats.probe_texts import CallTexts, Probe
+from milepost.chat.formats.reply_writer import ReplyWriter
+from milepost.chat.formats.text_source import Steps, TextSource
 
 # What becomes of the reasoning of earlier replies when they are history.
 EarlierReasoning = Literal["kept", "dropped_before_last_user", "dropped", "unknown"]
+# "open": the prompt ends inside it; "possible": the model may begin it; "none": it must not.
+ReasoningState = Literal["open", "possible", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Affix:
-    """What stands before and behind something; each may be empty."""
+    """What stands before and after something; each may be empty."""
 
     start: str = ""
     end: str = ""
@@ -35,75 +47,114 @@ class ReasoningFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonBody:
-    """A call is one JSON object: `{"name": …, "arguments": {…}}`.
+class WrittenCall:
+    """A call of a history, or of an example, as it is to be written."""
 
-    Qwen2.5, Qwen3, Hermes, Granite, SmolLM3; Llama 3 without affixes; in a list: Mistral Nemo,
-    Nemotron, LFM2.
+    name: str
+    arguments: Mapping[str, Any]
+    arguments_text: str  # their JSON text as it arrived: the model's own spacing, mostly
+    call_id: str = ""
+
+
+class CallBody(ABC):
+    """A format of tool calls: how a call is written between its markers.
+
+    A format is a frozen dataclass of what its models do differently, and is listed in
+    `call_formats.CALL_FORMATS`. Nothing else tells formats apart: what is done with calls goes
+    through these methods.
+
+    Most formats read and write one call, or one list of calls, wherever the markers of a
+    `ToolCallFormat` say that one stands. One that `reads_whole_reply` says itself where text,
+    reasoning and calls stand: it reads replies from their first character, and writes the grammar
+    of all of them; its calls cannot be written into other text.
     """
 
-    name_key: str = "name"
-    arguments_key: str = "arguments"
-    id_key: str = ""  # empty: calls have no ids
-    wrapper_key: str = ""  # `{"function": {"name": …}}`; empty: none
-    in_list: bool = False  # the section is one JSON list of all calls
-    arguments_are_text: bool = False  # JSON in a JSON string
+    __slots__ = ()
 
+    name: ClassVar[str]  # in the reports of `milepost probe`
+    reads_whole_reply: ClassVar[bool] = False
+    stands_in_lines: ClassVar[bool] = False  # line breaks are written between it and its markers
 
-@dataclass(frozen=True, slots=True)
-class NamedJsonBody:
-    """The name stands before the JSON of the arguments.
+    # --- what a call is known by -------------------------------------------------------------
 
-    DeepSeek: `NAME<｜tool▁sep｜>{…}`; Kimi: `functions.NAME:0<|tool_call_argument_begin|>{…}`;
-    Mistral Small 3.2: `NAME[CALL_ID]ID[ARGS]{…}`; R1 puts the JSON into a fenced block.
-    """
+    @property
+    @abstractmethod
+    def markers(self) -> tuple[str, ...]:
+        """Texts that are looked for in a body; their control tokens must be spelled out."""
 
-    name_start: str = ""  # "functions."
-    name_end: str = ""  # what separates the name, or name and id, from the arguments
-    id_start: str = ""  # "[CALL_ID]", ":"; empty: calls have no ids
-    arguments_end: str = ""  # behind the JSON, before `call.end`
+    @property
+    def is_list(self) -> bool:
+        """Whether all calls of a reply stand in one list, between one pair of markers."""
+        return False
 
+    @property
+    def head(self) -> str:
+        """The marker that every body begins with, such as "<function="; "" for none."""
+        return ""
 
-@dataclass(frozen=True, slots=True)
-class TaggedBody:
-    """Each argument stands in tags of its own; strings raw, other values as JSON.
+    @property
+    def lone_head(self) -> str:
+        """The head where it tells of a call even if the markers before it are forgotten."""
+        return ""
 
-    Qwen3-Coder, Qwen3.5, StepFun, Seed-OSS: `<function=NAME><parameter=KEY>VALUE</parameter>`;
-    MiniMax: `<invoke name="NAME">`; GLM: `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`;
-    DeepSeek V3.2: `<｜DSML｜parameter name="KEY" string="true">VALUE</｜DSML｜parameter>`, with
-    `string="false"` before JSON.
-    White space between tags is of no meaning; one line break next to a value belongs to the tags
-    where the template writes one there.
-    """
+    @property
+    def bare_start(self) -> str:
+        """What calls begin with that have no marker at all; "" where they cannot be known then."""
+        return ""
 
-    name_start: str = ""  # "<function="
-    name_end: str = ""  # ">\n"
-    key_start: str = ""  # "<parameter="
-    key_end: str = ""  # ">\n", all up to the value
-    json_key_end: str = ""  # the same before values that are no strings, if it is different there
-    value_end: str = ""  # "\n</parameter>\n"
-    arguments_end: str = ""  # "</function>"
+    # --- replies -----------------------------------------------------------------------------
 
+    @abstractmethod
+    def read_calls(self, reading: CallReading) -> Steps[None]:
+        """Read one call, or a list of calls, from where its body begins; raises Malformed.
 
-@dataclass(frozen=True, slots=True)
-class HarmonyBody:
-    """gpt-oss: `<|channel|>commentary to=functions.NAME <|message|>{…}`."""
+        With `reads_whole_reply`, read the reply until OutOfText is raised at its end.
+        """
 
+    @abstractmethod
+    def write_call_grammar(
+        self, tool: CallableTool, form: ToolCallFormat, writer: GrammarWriter
+    ) -> str:
+        """Return an expression for a call of one tool; `form` is what this body is a part of."""
 
-@dataclass(frozen=True, slots=True)
-class PythonicBody:
-    """Calls as Python writes them: `[name(key="value", other=1)]` (LFM2, Llama 4)."""
+    @property
+    def holds_call_end(self) -> bool:
+        """Whether that expression holds the marker at the end of the call as well."""
+        return False
 
+    def write_whole_grammar(self, spec: GrammarSpec, writer: GrammarWriter) -> str:
+        """Return an expression for whole replies; asked for with `reads_whole_reply` only."""
+        raise NotImplementedError(f"{self.name} stands in replies, which are not its own")
 
-@dataclass(frozen=True, slots=True)
-class BracedBody:
-    """`call:NAME{key:<|"|>text<|"|>,other:1}`, as Gemma 4 writes them."""
+    # --- histories ---------------------------------------------------------------------------
 
-    name_start: str = "call:"
-    quote: str = '<|"|>'
+    @abstractmethod
+    def write_call_text(self, call: WrittenCall) -> str:
+        """Return a call as the model would have written it, without the markers around it."""
 
+    # --- templates, each asked in the order of the table -------------------------------------
 
-CallBody = JsonBody | NamedJsonBody | TaggedBody | HarmonyBody | PythonicBody | BracedBody
+    @classmethod
+    def recognise_reply(cls, probe: Probe, reasoning: ReasoningFormat | None) -> ReplyFormat | None:
+        """Return the format of whole replies where a template writes this one."""
+        return None
+
+    @classmethod
+    def recognise_calls(cls, texts: CallTexts) -> ToolCallFormat | None:
+        """Return the format if calls of a history are written like this."""
+        return None
+
+    @classmethod
+    def recognise_explained(cls, probe: Probe) -> ToolCallFormat | None:
+        """Return the format if a prompt only tells of it, and no history shows a call."""
+        return None
+
+    def probe_pattern(self, number: int) -> str:
+        """Return a regular expression of what a probed call must read like, without white space.
+
+        What does not match was not understood. "" where `recognise_calls` is sure.
+        """
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +166,27 @@ class ToolCallFormat:
     call: Affix = field(default_factory=Affix)  # around each
     separator: str = ""  # between two calls, as far as it is not white space
     takes_several: bool = True  # the template renders more than one call in a message
+
+    @property
+    def start_marker(self) -> str:
+        """The marker that a call begins with, "" where it has none."""
+        return self.section.start.strip() or self.call.start.strip()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All texts that calls are looked for by."""
+        around = (self.section.start, self.section.end, self.call.start, self.call.end)
+        return (*around, self.separator, *self.body.markers)
+
+    def write_calls(self, calls: Sequence[WrittenCall]) -> str:
+        """Return calls as the model would write them."""
+        texts = map(self.body.write_call_text, calls)
+        if self.body.is_list:
+            listed = f"{self.call.start}[{', '.join(texts)}]{self.call.end}"
+            return self.section.start + listed + self.section.end
+        line = "\n" if self.body.stands_in_lines and self.call.start else ""
+        written = (f"{self.call.start}{line}{text}{line}{self.call.end}" for text in texts)
+        return self.section.start + (self.separator or line).join(written) + self.section.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +200,36 @@ class ReplyFormat:
     @property
     def markers(self) -> tuple[str, ...]:
         """All texts that a parser looks for; their control tokens must be spelled out."""
-        return tuple(dict.fromkeys(text for text in _markers(self) if text))
+        found = [self.content.start, self.content.end]
+        if self.reasoning is not None:
+            found += [self.reasoning.start, self.reasoning.end]
+        if self.tool_calls is not None:
+            found += self.tool_calls.markers
+        return tuple(dict.fromkeys(text for text in found if text))
 
 
-def _markers(reply: ReplyFormat) -> list[str]:
-    found = [reply.content.start, reply.content.end]
-    if reply.reasoning is not None:
-        found += [reply.reasoning.start, reply.reasoning.end]
-    calls = reply.tool_calls
-    if calls is not None:
-        found += [calls.section.start, calls.section.end, calls.call.start, calls.call.end]
-        found += [calls.separator]
-        body = calls.body
-        if isinstance(body, NamedJsonBody):
-            found += [body.name_start, body.name_end, body.id_start, body.arguments_end]
-        elif isinstance(body, TaggedBody):
-            found += [body.name_start, body.name_end, body.key_start, body.key_end]
-            found += [body.json_key_end, body.value_end, body.arguments_end]
-        elif isinstance(body, BracedBody):
-            found += [body.quote]
-        elif isinstance(body, HarmonyBody):
-            found += ["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"]
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReading:
+    """What a format reads with."""
+
+    source: TextSource
+    form: ToolCallFormat
+    writer: ReplyWriter
+    parameters: Mapping[str, object]  # schema of the arguments by the name of a tool; {}: no calls
+    # For formats that read whole replies:
+    parses_reasoning: bool = True  # else it stays in the content as it was written
+    starts_in_reasoning: bool = False  # the prompt ends inside of reasoning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarSpec:
+    """What a reply is to be."""
+
+    reply_format: ReplyFormat
+    reasoning: ReasoningState
+    tools: Sequence[CallableTool] = ()  # that it may call
+    must_call: bool = False
+    takes_words: bool = False  # a call that must come may have a few words before it
+    takes_several: bool = True  # calls
+    is_narrowed: bool = False  # the prompt tells of more tools than may be called
+    schema: Schema | None = None  # of its text; None: any text

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from milepost.chat.formats.reply_format import ReasoningFormat
-from milepost.chat.replies.grammar import ReasoningState
+from milepost.chat.formats.reply_format import ReasoningFormat, ReasoningState
 from milepost.chat.vocab import Vocab
 from milepost.protocol.messages import ReasoningLimit
 
@@ -16,7 +15,7 @@ SWITCHES = ("enable_thinking", "thinking")  # as templates name them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningWish:
+class ReasoningOptions:
     """What the server and a request want of reasoning."""
 
     mode: str = "auto"  # "on", "off", or as the template does it
@@ -32,18 +31,18 @@ class ReasoningWish:
 
 
 def make_limit(
-    wish: ReasoningWish, reasoning: ReasoningFormat | None, vocab: Vocab, *, is_open: bool
+    options: ReasoningOptions, reasoning: ReasoningFormat | None, vocab: Vocab, *, is_open: bool
 ) -> ReasoningLimit | None:
     """Return what the engine has to know, None where there is no limit."""
-    if reasoning is None or wish.max_tokens == NO_LIMIT:
+    if reasoning is None or options.max_tokens == NO_LIMIT:
         return None
     start, end = reasoning.start.strip(), reasoning.end.strip()
-    message = vocab.tokenize(wish.message, add_special=False, parse_special=False)
+    message = vocab.tokenize(options.message, add_special=False, parse_special=False)
     return ReasoningLimit(
         start=start,
         end=end,
         is_open=is_open,
-        max_tokens=wish.max_tokens,
+        max_tokens=options.max_tokens,
         ending=(*message, *vocab.tokenize(end, add_special=False, parse_special=True)),
     )
 

@@ -1,6 +1,6 @@
 """What is known of a reply before it is written: how to read it, and which tokens must be shown.
 
-Made once per request, from the template, the rendered prompt and what the request wants.
+Made once per request, from the template, the rendered prompt and what the request asks for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
-from milepost.chat.formats.reply_format import HarmonyBody, ReasoningFormat, ReplyFormat
+from milepost.chat.formats.reply_format import ReasoningFormat, ReplyFormat
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate
 
@@ -39,8 +39,8 @@ class ReplyPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyWishes:
-    """What a request wants of its replies."""
+class ReplyOptions:
+    """How a request wants its replies to be read."""
 
     reasoning: ReasoningPlace = "auto"
     parses_calls: bool = True
@@ -51,19 +51,19 @@ def plan_reply(
     reply_format: ReplyFormat,
     generation_part: str,
     tools: Iterable[Mapping[str, Any]],
-    wishes: ReplyWishes,
+    options: ReplyOptions,
 ) -> ReplyPlan:
     """Return the plan; `generation_part` is the end of the prompt that opens the reply."""
-    if not wishes.parses_anything:
+    if not options.parses_anything:
         return ReplyPlan(reply_format=ReplyFormat())
     reasoning = reply_format.reasoning
-    if wishes.reasoning == "none":
+    if options.reasoning == "none":
         reply_format = replace(reply_format, reasoning=None)
     return ReplyPlan(
         reply_format=reply_format,
         in_reasoning=is_reasoning_open(generation_part, reasoning),
-        tools=tuple(tools) if wishes.parses_calls else (),
-        repeats_reasoning=wishes.reasoning == "deepseek-legacy",
+        tools=tuple(tools) if options.parses_calls else (),
+        repeats_reasoning=options.reasoning == "deepseek-legacy",
     )
 
 
@@ -109,7 +109,7 @@ def find_shown_tokens(
     Without tools, those of calls keep having no text, as all other control tokens.
     """
     calls = reply_format.tool_calls
-    if calls is not None and not has_tools and not isinstance(calls.body, HarmonyBody):
+    if calls is not None and not has_tools and not calls.body.reads_whole_reply:
         reply_format = replace(reply_format, tool_calls=None)
     markers = "\n\n".join(reply_format.markers)
     return tuple(sorted(token for text, token in controls.items() if text and text in markers))

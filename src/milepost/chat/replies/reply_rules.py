@@ -12,13 +12,8 @@ from typing import Literal
 
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.grammar_writer import Schema, SpecialTokens
-from milepost.chat.formats.reply_format import ReplyFormat
-from milepost.chat.replies.grammar import (
-    ReasoningState,
-    ReplyWish,
-    must_hold_calls,
-    write_reply_grammar,
-)
+from milepost.chat.formats.reply_format import GrammarSpec, ReasoningState, ReplyFormat
+from milepost.chat.replies.grammar import must_hold_calls, write_reply_grammar
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.errors import InvalidRequest
 
@@ -77,7 +72,7 @@ def make_constraint(
             "asks for a call, but the chat template does not show how the model writes one; "
             "use a template with tools (--chat-template-file)",
         )
-    wish = ReplyWish(
+    spec = GrammarSpec(
         reply_format=reply_format,
         reasoning=reasoning,
         tools=rules.tools,
@@ -87,7 +82,7 @@ def make_constraint(
         is_narrowed=bool(rules.choice.names),
         schema=rules.schema,
     )
-    grammar = write_reply_grammar(wish, specials)
+    grammar = write_reply_grammar(spec, specials)
     fault = checker.find_fault(grammar) if grammar else ""
     if not fault:
         return grammar
@@ -98,8 +93,8 @@ def make_constraint(
 
 def make_value_constraint(schema: Schema, checker: GrammarChecker) -> str:
     """Return the grammar of a text that is nothing but a value of a schema."""
-    wish = ReplyWish(reply_format=ReplyFormat(), reasoning="none", schema=schema)
-    grammar = write_reply_grammar(wish, SpecialTokens())
+    spec = GrammarSpec(reply_format=ReplyFormat(), reasoning="none", schema=schema)
+    grammar = write_reply_grammar(spec, SpecialTokens())
     if fault := checker.find_fault(grammar):
         raise InvalidRequest(f"the text cannot be held to the schema: {fault}")
     return grammar

@@ -19,23 +19,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from milepost.chat.formats.harmony import HarmonyOptions, read_harmony_reply
-from milepost.chat.formats.readers import CallReading, read_body
 from milepost.chat.formats.reply_events import ReplyEvent
-from milepost.chat.formats.reply_format import (
-    BracedBody,
-    HarmonyBody,
-    JsonBody,
-    NamedJsonBody,
-    PythonicBody,
-    ReplyFormat,
-    TaggedBody,
-    ToolCallFormat,
-)
+from milepost.chat.formats.reply_format import CallReading, ReplyFormat, ToolCallFormat
 from milepost.chat.formats.reply_writer import ReplyWriter, make_call_id
 from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
 
-MIN_NAME_START_CHARS = 5  # "<function=" is a marker by itself, "<" is none; arbitrary
 BARE_SEPARATOR = ";"  # between calls that have no markers (Llama 3)
 
 
@@ -62,16 +50,23 @@ class ReplyParser:
         self._reasoning = reply_format.reasoning
         self._content = reply_format.content
         self._write: Write = self._writer.content  # what text belongs to
+        self._calls: _CallMarkers | None = None
+        self._steps = self._read_reply(in_reasoning and self._reasoning is not None)
         calls = reply_format.tool_calls
-        is_harmony = calls is not None and isinstance(calls.body, HarmonyBody)
-        self._calls = _CallMarkers(calls) if calls and parameters and not is_harmony else None
-        if calls is not None and self._calls is not None:
-            self._reading = CallReading(self._source, calls, self._writer, parameters)
-        if is_harmony:
-            options = HarmonyOptions(bool(parameters), self._reasoning is not None, in_reasoning)
-            self._steps = read_harmony_reply(self._source, options, self._writer)
-        else:
-            self._steps = self._read_reply(in_reasoning and self._reasoning is not None)
+        if calls is None:
+            return
+        self._reading = CallReading(
+            source=self._source,
+            form=calls,
+            writer=self._writer,
+            parameters=parameters,
+            parses_reasoning=self._reasoning is not None,
+            starts_in_reasoning=in_reasoning,
+        )
+        if calls.body.reads_whole_reply:
+            self._steps = calls.body.read_calls(self._reading)
+        elif parameters:
+            self._calls = _CallMarkers(calls)
 
     def feed(self, text: str) -> list[ReplyEvent]:
         """Take more of the text; return what is certain now."""
@@ -116,12 +111,12 @@ class ReplyParser:
             yield from self._source.match_after_space((self._reasoning.start.strip(),))
             yield from self._read_reasoning()
         while True:
-            yield from self._read_opening()
+            yield from self._read_start()
             stop = yield from self._source.copy_until(stops, self._writer.content)
             if calls is not None and stop in calls.starts:
                 yield from self._read_calls(stop)
 
-    def _read_opening(self) -> Steps[None]:
+    def _read_start(self) -> Steps[None]:
         """Read what may only stand where text begins: reasoning, and calls without markers."""
         start = self._reasoning.start.strip() if self._reasoning is not None else ""
         bare = self._calls.bare_start if self._calls is not None else ""
@@ -169,16 +164,16 @@ class ReplyParser:
         self._source.unmark()
 
     def _read_section(self, calls: _CallMarkers, stop: str) -> Steps[None]:
-        source = self._source
+        source, body = self._source, self._reading.form.body
         is_section = stop == calls.section_start
         if is_section and calls.call_start:
             yield from source.expect_after_space(calls.call_start)
-        elif stop and stop == calls.name_start:
+        elif stop and stop == calls.head:
             source.back(len(stop))
-        opening = calls.call_start or calls.name_start or calls.body_start
-        followers = (calls.section_end if is_section else "", calls.separator, opening)
+        start = calls.call_start or calls.head or calls.body_start
+        followers = (calls.section_end if is_section else "", calls.separator, start)
         while True:
-            yield from read_body(self._reading)
+            yield from body.read_calls(self._reading)
             source.mark()
             is_closed = yield from source.match_after_space((calls.call_end,))
             source.mark()
@@ -187,9 +182,9 @@ class ReplyParser:
             follower = yield from source.match_after_space((*followers, more))
             if follower == calls.section_end or not follower:
                 return
-            if follower == calls.separator and follower != opening:
-                yield from source.expect_after_space(opening)
-                follower = opening
+            if follower == calls.separator and follower != start:
+                yield from source.expect_after_space(start)
+                follower = start
             if follower != calls.call_start:
                 source.back(len(follower))  # it is part of the body
 
@@ -201,30 +196,17 @@ class _CallMarkers:
         self.section_start, self.section_end = form.section.start.strip(), form.section.end.strip()
         self.call_start, self.call_end = form.call.start.strip(), form.call.end.strip()
         self.separator = form.separator.strip()
-        body = form.body
-        self.name_start = ""
-        if isinstance(body, NamedJsonBody | TaggedBody | BracedBody):
-            self.name_start = body.name_start.strip()
-        is_marked = self.section_start or self.call_start
-        self.body_start = ""  # what a body without a marker before it begins with
-        if isinstance(body, JsonBody) and not body.in_list:
-            self.body_start = "{"
-        self.bare_start = ""  # what calls without any marker begin with
-        if not is_marked and isinstance(body, JsonBody | PythonicBody):
-            self.bare_start = self.body_start or "["
+        self.head = form.body.head
+        # What a body without a marker before it begins with; of lists there is one only.
+        self.body_start = "" if form.body.is_list else form.body.bare_start
+        is_marked = bool(form.start_marker)
+        self.bare_start = "" if is_marked else form.body.bare_start
+        if self.bare_start:
             self.separator = self.separator or BARE_SEPARATOR
-        self.starts = self._find_starts(body)
-        self.doubtful_starts = frozenset({self.bare_start, self.name_start} - {""})
-
-    def _find_starts(self, body: object) -> tuple[str, ...]:
-        starts = [self.section_start, self.call_start]
-        # Some models forget the tag around a call, but not the one with its name.
-        is_alone = not any(starts)
-        if is_alone or (
-            isinstance(body, TaggedBody) and len(self.name_start) >= MIN_NAME_START_CHARS
-        ):
-            starts.append(self.name_start)
-        return tuple(dict.fromkeys(text for text in starts if text))
+        lone_head = form.body.lone_head if is_marked else self.head
+        starts = (self.section_start, self.call_start, lone_head)
+        self.starts = tuple(dict.fromkeys(text for text in starts if text))
+        self.doubtful_starts = frozenset({self.bare_start, self.head} - {""})
 
 
 def _read_parameters(tools: Iterable[Mapping[str, Any]]) -> dict[str, object]:

@@ -6,29 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from milepost.chat.formats.reply_format import (
-    BracedBody,
-    CallBody,
-    HarmonyBody,
-    JsonBody,
-    NamedJsonBody,
-    PythonicBody,
-    TaggedBody,
-    ToolCallFormat,
-)
+from milepost.chat.formats.reply_format import ToolCallFormat
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template import ChatTemplate
 from milepost.chat.templates.template_notes import describe_consequences
 from milepost.errors import ConfigurationError
-
-BODY_NAMES: dict[type[CallBody], str] = {
-    JsonBody: "json_calls",
-    NamedJsonBody: "named_json_calls",
-    TaggedBody: "tagged_calls",
-    HarmonyBody: "harmony",
-    PythonicBody: "pythonic",
-    BracedBody: "braced_calls",
-}
 
 
 def describe_template(template: ChatTemplate) -> dict[str, Any]:
@@ -70,4 +52,4 @@ def load_template(target: str) -> ChatTemplate:
 
 
 def _describe_calls(calls: ToolCallFormat) -> dict[str, Any]:
-    return {"format": BODY_NAMES[type(calls.body)], **asdict(calls)}
+    return {"format": calls.body.name, **asdict(calls)}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.formats.call_writer import WrittenCall, can_write, write_calls
+from milepost.chat.formats.json_calls import JsonBody
 from milepost.chat.formats.probe_texts import (
     LATER_USER,
     NAMES,
@@ -33,13 +33,7 @@ from milepost.chat.formats.probe_texts import (
     system,
     user,
 )
-from milepost.chat.formats.reply_format import (
-    Affix,
-    HarmonyBody,
-    JsonBody,
-    ReplyFormat,
-    ToolCallFormat,
-)
+from milepost.chat.formats.reply_format import Affix, ReplyFormat, ToolCallFormat, WrittenCall
 from milepost.chat.templates.message_probe import (
     shows_calls,
     shows_results,
@@ -65,16 +59,17 @@ def plan_tool_fallback(probe: Probe, reply: ReplyFormat) -> ToolFallback | None:
     `reply` is what the template itself shows. Costs three renderings where all is well, and up to
     eight more.
     """
+    if reply.tool_calls is not None and reply.tool_calls.body.reads_whole_reply:
+        return None  # its calls cannot be part of a text
     lists = _lists_tools(probe)
-    if lists and (reply.tool_calls is None or not can_write(reply.tool_calls.body)):
+    if lists and reply.tool_calls is None:
         return None  # calls in a history could not be written as this model writes them
     # A form that is shown but not understood would stand beside the one that is described.
     writes_calls = reply.tool_calls is None or not shows_calls(probe)
     if lists:
         return ToolFallback(writes_calls=True) if writes_calls else None
-    is_harmony = reply.tool_calls is not None and isinstance(reply.tool_calls.body, HarmonyBody)
-    if is_harmony or USER not in (probe.prompt(user()) or ""):
-        return None  # calls in channels cannot be part of a text, or there is no place for texts
+    if USER not in (probe.prompt(user()) or ""):
+        return None  # there is no place for texts
     return ToolFallback(
         tools_in="system" if treat_first_system(probe) == "kept" else "first_user",
         writes_calls=writes_calls,
@@ -133,8 +128,7 @@ def describe_tools(
         "# Tools\n\nYou can call these tools, each described as JSON:",
         f"<tools>\n{listed}\n</tools>",
     ]
-    if can_write(form.body):
-        parts.append(f"To call a tool, write for each call:\n{write_calls(form, [EXAMPLE])}")
+    parts.append(f"To call a tool, write for each call:\n{form.write_calls([EXAMPLE])}")
     place = f", each between {RESULT.start.strip()} and {RESULT.end.strip()}"
     parts.append(
         "Then end your reply. The results come in the next message"
@@ -241,7 +235,7 @@ class _Writing:
             for j, call in enumerate(message["tool_calls"])
         ]
         written = {key: value for key, value in message.items() if key != "tool_calls"}
-        written["content"] = _join(message["content"], write_calls(self.form, calls), "\n")
+        written["content"] = _join(message["content"], self.form.write_calls(calls), "\n")
         return written
 
 

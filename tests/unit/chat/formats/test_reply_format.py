@@ -17,18 +17,13 @@ from tests.unit.chat.reply_templates import (
 )
 
 from milepost.chat.conversation.control_texts import ControlTexts
-from milepost.chat.formats.reply_format import (
-    Affix,
-    BracedBody,
-    HarmonyBody,
-    JsonBody,
-    NamedJsonBody,
-    PythonicBody,
-    ReasoningFormat,
-    ReplyFormat,
-    TaggedBody,
-    ToolCallFormat,
-)
+from milepost.chat.formats.braced_calls import BracedBody
+from milepost.chat.formats.harmony import HarmonyBody
+from milepost.chat.formats.json_calls import JsonBody
+from milepost.chat.formats.named_json_calls import NamedJsonBody
+from milepost.chat.formats.pythonic_calls import PythonicBody
+from milepost.chat.formats.reply_format import Affix, ReasoningFormat, ReplyFormat, ToolCallFormat
+from milepost.chat.formats.tagged_calls import TaggedBody
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 

@@ -14,9 +14,11 @@ from tests.unit.chat.grammar_walks import Walker, is_valid
 
 from milepost.chat.formats.call_schemas import CallableTool, may_be_string
 from milepost.chat.formats.grammar_writer import GrammarWriter, SpecialTokens
+from milepost.chat.formats.harmony import HarmonyBody
 from milepost.chat.formats.reply_events import CallArguments, CallEnd, CallStart
-from milepost.chat.formats.reply_format import HarmonyBody, ReplyFormat, TaggedBody
-from milepost.chat.replies.grammar import ReplyWish, opening_of, write_reply_grammar
+from milepost.chat.formats.reply_format import GrammarSpec, ReplyFormat
+from milepost.chat.formats.tagged_calls import TaggedBody
+from milepost.chat.replies.grammar import write_reply_grammar
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import InvalidRequest
@@ -84,8 +86,8 @@ def make_tools(*, is_strict: bool) -> tuple[CallableTool, ...]:
 def make_walker(name: str, **fields: Any) -> Walker:
     controls = CONTROLS.get(name, ())
     specials = Walker('start: ""', controls).table.specials
-    wish = ReplyWish(reply_format=FORMATS[name], **{"reasoning": "possible", **fields})
-    return Walker(write_reply_grammar(wish, specials), controls, hints_of(FORMATS[name]))
+    spec = GrammarSpec(reply_format=FORMATS[name], **{"reasoning": "possible", **fields})
+    return Walker(write_reply_grammar(spec, specials), controls, hints_of(FORMATS[name]))
 
 
 def hints_of(reply_format: ReplyFormat) -> list[str]:
@@ -93,7 +95,7 @@ def hints_of(reply_format: ReplyFormat) -> list[str]:
     calls = reply_format.tool_calls
     assert calls is not None
     # No others: text that holds parts of calls may be read as one.
-    hints = {"<|end|>" if isinstance(calls.body, HarmonyBody) else opening_of(calls)}
+    hints = {"<|end|>" if isinstance(calls.body, HarmonyBody) else calls.start_marker}
     if isinstance(calls.body, TaggedBody):
         hints.add(calls.body.value_end.strip() + calls.body.key_start.strip())
     return sorted(hints - {""})
@@ -177,12 +179,12 @@ def test_replies_of_models_are_possible(sample: samples.ReplySample) -> None:
         CallableTool(tool["function"]["name"], tool["function"]["parameters"], is_strict=False)
         for tool in samples.TOOLS
     ]
-    wish = ReplyWish(
+    spec = GrammarSpec(
         reply_format=sample.reply_format,
         reasoning="open" if sample.in_reasoning else "possible",
         tools=tools,
     )
-    grammar = write_reply_grammar(wish, SpecialTokens())
+    grammar = write_reply_grammar(spec, SpecialTokens())
     is_possible = not grammar or Walker(grammar).taken_of(sample.text) == sample.text
     assert is_possible == (sample.name not in NOT_WELL_FORMED)
 
@@ -244,10 +246,10 @@ def test_a_call_without_a_marker_is_held_to_its_schema_where_it_is_strict() -> N
     assert strict.accepts('{"name": "find_all", "parameters": {}}')
     assert strict.accepts("Text with {braces}.")
     assert strict.taken_of('{"name": "other"') == '{"name": "'
-    wish = ReplyWish(
+    spec = GrammarSpec(
         reply_format=samples.LLAMA3, reasoning="possible", tools=make_tools(is_strict=False)
     )
-    assert write_reply_grammar(wish, SpecialTokens()) == ""
+    assert write_reply_grammar(spec, SpecialTokens()) == ""
 
 
 def test_one_call_without_a_marker_is_one_where_several_are_not_wanted() -> None:
@@ -288,13 +290,13 @@ def test_a_schema_that_refers_to_itself_in_many_places_is_written_once_for_each_
     other = {"anyOf": [{"$ref": "#/$defs/A"}, *[{"$ref": "#/$defs/B"}] * 40]}
     schema = {**part, "$defs": {"A": {**part, "properties": {"b": other}}, "B": other}}
     reply_format = FORMATS[name]
-    wish = ReplyWish(
+    spec = GrammarSpec(
         reply_format=reply_format,
         reasoning="none",
         tools=[CallableTool("f", schema, True)],
         must_call=True,
     )
-    assert len(write_reply_grammar(wish, SpecialTokens())) < 100_000
+    assert len(write_reply_grammar(spec, SpecialTokens())) < 100_000
 
 
 def many_arguments(num: int, *, are_required: bool) -> CallableTool:
@@ -371,8 +373,8 @@ def test_a_reply_may_be_a_value_or_a_call() -> None:
 
 
 def test_nothing_is_asked_of_plain_text() -> None:
-    wish = ReplyWish(reply_format=samples.QWEN3, reasoning="possible")
-    assert write_reply_grammar(wish, SpecialTokens()) == ""
+    spec = GrammarSpec(reply_format=samples.QWEN3, reasoning="possible")
+    assert write_reply_grammar(spec, SpecialTokens()) == ""
 
 
 def test_a_control_token_is_not_the_text_that_spells_it() -> None:
@@ -395,13 +397,13 @@ def test_a_forced_call_in_the_format_of_a_published_template(path: Path) -> None
     reply_format = ChatTemplate(path.read_text(encoding="utf-8"), name=path.stem).reply_format
     if reply_format.tool_calls is None:
         pytest.skip("the template shows no calls")
-    wish = ReplyWish(
+    spec = GrammarSpec(
         reply_format=reply_format,
         reasoning="none",
         tools=make_tools(is_strict=True),
         must_call=True,
     )
-    grammar = write_reply_grammar(wish, SpecialTokens())
+    grammar = write_reply_grammar(spec, SpecialTokens())
     walker = Walker(grammar, hints=hints_of(reply_format))
     for reply in filter(None, map(walker.walk, range(3))):
         calls = read_calls(reply_format, reply)

@@ -18,7 +18,7 @@ from milepost.chat.conversation.control_texts import ControlTexts
 from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.replies.reply_plan import (
-    ReplyWishes,
+    ReplyOptions,
     find_generation_part,
     find_shown_tokens,
     is_reasoning_open,
@@ -107,21 +107,21 @@ def test_text_of_the_user_opens_no_reasoning(
 
 
 def test_a_plan_without_calls_has_no_tools() -> None:
-    plan = plan_reply(QWEN25, "", TOOLS, ReplyWishes(parses_calls=False))
+    plan = plan_reply(QWEN25, "", TOOLS, ReplyOptions(parses_calls=False))
 
     assert plan.tools == ()
     assert plan.reply_format == QWEN25
 
 
 def test_a_plan_without_reasoning_has_a_format_without_it() -> None:
-    plan = plan_reply(QWEN3, "<think>\n", TOOLS, ReplyWishes(reasoning="none"))
+    plan = plan_reply(QWEN3, "<think>\n", TOOLS, ReplyOptions(reasoning="none"))
 
     assert plan.reply_format == QWEN25
     assert plan.tools == tuple(TOOLS)
 
 
 def test_a_plan_without_anything_is_plain_text() -> None:
-    plan = plan_reply(QWEN3, "<think>\n", TOOLS, ReplyWishes(parses_anything=False))
+    plan = plan_reply(QWEN3, "<think>\n", TOOLS, ReplyOptions(parses_anything=False))
 
     assert plan.reply_format == ReplyFormat()
     assert plan.tools == ()

@@ -15,17 +15,13 @@ from tests.unit.chat.reply_templates import HERMES
 from tests.unit.chat.reply_templates import template as make_source
 
 from milepost.api.openai.messages import parse_conversation
-from milepost.chat.formats.call_writer import WrittenCall, can_write, write_calls
+from milepost.chat.formats.braced_calls import BracedBody
+from milepost.chat.formats.json_calls import JsonBody
+from milepost.chat.formats.named_json_calls import NamedJsonBody
+from milepost.chat.formats.pythonic_calls import PythonicBody
 from milepost.chat.formats.reply_events import CallArguments, CallStart
-from milepost.chat.formats.reply_format import (
-    Affix,
-    JsonBody,
-    NamedJsonBody,
-    PythonicBody,
-    ReplyFormat,
-    TaggedBody,
-    ToolCallFormat,
-)
+from milepost.chat.formats.reply_format import Affix, ReplyFormat, ToolCallFormat, WrittenCall
+from milepost.chat.formats.tagged_calls import TaggedBody
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
@@ -255,6 +251,7 @@ FORMATS = [
         call=Affix("<c>", "</c>"),
     ),
     ToolCallFormat(PythonicBody(), Affix("<calls>", "</calls>")),
+    ToolCallFormat(BracedBody(), call=Affix("<call>", "</call>")),
 ]
 ARGUMENTS = [
     {"path": 'a "b"\n\\', "line": -3},
@@ -270,14 +267,14 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: type(form.body).__name__)
 def test_written_calls_are_read_as_they_were(form: ToolCallFormat) -> None:
-    assert can_write(form.body)
+    assert not form.body.reads_whole_reply
     names = ("read", "edit")
     calls = [
         WrittenCall(name, arguments, json.dumps(arguments, ensure_ascii=False), f"id{name}")
         for name, arguments in zip(names, ARGUMENTS, strict=True)
     ]
     parser = ReplyParser(ReplyFormat(tool_calls=form), tools=TOOLS)
-    events = merge([*parser.feed(write_calls(form, calls)), *parser.finish(is_truncated=False)])
+    events = merge([*parser.feed(form.write_calls(calls)), *parser.finish(is_truncated=False)])
     read = [json.loads(event.text) for event in events if isinstance(event, CallArguments)]
     assert [event.name for event in events if isinstance(event, CallStart)] == list(names)
     assert read == ARGUMENTS

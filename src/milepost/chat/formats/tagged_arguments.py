@@ -1,7 +1,7 @@
-"""Writes calls whose arguments stand in tags of their own: strings raw, other values as JSON.
+"""The grammar of arguments that stand in tags of their own.
 
-Raw text ends at its closing tag where the next argument, or the end of the call, stands behind it:
-text about tags may stand in it. So what follows a value is written together with its end:
+Raw text ends at its closing tag where the next argument, or the end of the call, follows: text
+about tags may stand in it. So what follows a value is written together with its end:
 
     <parameter=  path> a.py </parameter> <parameter=   line> 3 </parameter> </function>
                  ^ node                                ^ node
@@ -10,6 +10,7 @@ text about tags may stand in it. So what follows a value is written together wit
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from milepost.chat.formats.call_schemas import (
     CallableTool,
@@ -29,31 +30,27 @@ from milepost.chat.formats.grammar_writer import (
     quote,
     seq,
 )
-from milepost.chat.formats.reply_format import TaggedBody
 
 OTHER_KEY = "[^<>\"'=\\s\\x5c\\x2f]{1,64}"  # of an argument that no schema names
 ANY_TEXT = r"(.|\n)*"
 
 
-def write_call(body: TaggedBody, end: str, tool: CallableTool, writer: GrammarWriter) -> str:
-    """Return an expression for a call of one tool; `end` is the marker at the end of it."""
-    arguments = _Arguments(body, end, tool, writer)
-    return seq(
-        writer.exact(body.name_start),
-        writer.plain(tool.name),
-        writer.exact(body.name_end.rstrip()),
-        writer.space,
-        arguments.write(),
-    )
+@dataclass(frozen=True, slots=True)
+class ArgumentTags:
+    """The tags around keys and values, as the template writes them."""
+
+    key_start: str
+    key_end: str  # all up to the value
+    json_key_end: str  # the same before values that are no strings; "" where it is no other
+    value_end: str
+    end: str  # of the call, after the last argument
 
 
-class _Arguments:
+class TaggedArguments:
     """Writes the arguments of one tool, each as a node that knows what may follow."""
 
-    def __init__(
-        self, body: TaggedBody, end: str, tool: CallableTool, writer: GrammarWriter
-    ) -> None:
-        self._body = body
+    def __init__(self, tags: ArgumentTags, tool: CallableTool, writer: GrammarWriter) -> None:
+        self._tags = tags
         self._tool = tool
         self._writer = writer
         self._named = properties_of(tool.schema) if tool.is_strict else []
@@ -62,9 +59,9 @@ class _Arguments:
         self._last_required = max(required, default=-1)
         self._rests: dict[int, str] = {}  # by node
         self._takes_others = not tool.is_strict or takes_others(tool.schema)
-        self._key_start = body.key_start.strip()
-        self._value_end = body.value_end.strip()
-        self._end = end
+        self._key_start = tags.key_start.strip()
+        self._value_end = tags.value_end.strip()
+        self._end = tags.end
 
     def write(self) -> str:
         """Return an expression for all arguments and the end."""
@@ -109,16 +106,16 @@ class _Arguments:
         return seq(name, choice(*ways), self._behind_tag(node + 1))
 
     def _write_other(self, node: int) -> str:
-        key, body = self._writer.pattern(OTHER_KEY), self._body
-        if not body.json_key_end:
+        key, tags = self._writer.pattern(OTHER_KEY), self._tags
+        if not tags.json_key_end:
             return seq(key, self._raw(node))
-        value = self._value(body.json_key_end, self._writer.json(True))
+        value = self._value(tags.json_key_end, self._writer.json(True))
         return seq(key, choice(self._raw(node), seq(value, self._behind_tag(node))))
 
     def _values(self, one: Property) -> list[str]:
         """Return the ways to write a value that ends by itself, none for any string."""
-        body, writer, root = self._body, self._writer, self._tool.schema
-        json_key_end = body.json_key_end or body.key_end
+        tags, writer, root = self._tags, self._writer, self._tool.schema
+        json_key_end = tags.json_key_end or tags.key_end
         constants = constants_of(resolve(one.schema, root))
         if constants:
             return [
@@ -133,17 +130,17 @@ class _Arguments:
 
     def _value(self, key_end: str, value: str) -> str:
         writer = self._writer
-        return seq(writer.opening(key_end), value, writer.closing(self._value_end))
+        return seq(writer.start_marker(key_end), value, writer.end_marker(self._value_end))
 
     def _text_value(self, text: str) -> str:
         """Return one certain text; only the line breaks of the template may stand beside it."""
-        writer, body = self._writer, self._body
+        writer, tags = self._writer, self._tags
         line_break = writer.optional(writer.plain("\n"))
         return seq(
-            writer.exact(body.key_end.rstrip()),
-            line_break if body.key_end.endswith("\n") else "",
+            writer.exact(tags.key_end.rstrip()),
+            line_break if tags.key_end.endswith("\n") else "",
             writer.plain(text),
-            line_break if body.value_end.startswith("\n") else "",
+            line_break if tags.value_end.startswith("\n") else "",
             writer.exact(self._value_end),
         )
 
@@ -153,8 +150,8 @@ class _Arguments:
     def _raw(self, node: int) -> str:
         """Return raw text, its end tag, and the arguments from a node on."""
         writer = self._writer
-        key_end = writer.exact(self._body.key_end.rstrip())
-        if any(is_token(writer.exact(tag)) or not tag for tag in self._tags):
+        key_end = writer.exact(self._tags.key_end.rstrip())
+        if any(is_token(writer.exact(tag)) or not tag for tag in self._end_tags):
             end_of_text = writer.short_until(self._value_end, ANY_TEXT)
             return seq(key_end, end_of_text, self._behind_tag(node))
         ways = []
@@ -165,7 +162,7 @@ class _Arguments:
         return seq(key_end, choice(*ways))
 
     @property
-    def _tags(self) -> tuple[str, str, str]:
+    def _end_tags(self) -> tuple[str, str, str]:
         return self._value_end, self._key_start, self._end
 
     def _text_before(self, tag: str) -> str:
