@@ -18,8 +18,8 @@ from tests import models
 from tests.processes import clean_environment
 
 from milepost.config import EngineSettings, LogSettings
+from milepost.protocol.counters import Counters, DiskSizes
 from milepost.protocol.messages import (
-    Counters,
     Delta,
     Finished,
     PromptProgress,
@@ -111,6 +111,9 @@ class RunningEngine:
 
     def status(self) -> Status:
         return self.run(self.client.get_status())
+
+    def disk_sizes(self) -> DiskSizes:
+        return self.status().disk
 
     def counters(self) -> Counters:
         return self.status().counters

@@ -331,7 +331,7 @@ def test_the_summary_has_sizes_and_a_bounded_tree(engine: RunningEngine) -> None
     assert len(summary.nodes) == 3
     assert summary.num_tree_tokens == 500
     assert summary.num_kv_cache_tokens == 100
-    assert summary.segment_bytes + summary.checkpoint_bytes > 0
+    assert summary.ram.segment_bytes + summary.ram.checkpoint_bytes > 0
     assert summary.counters.num_requests >= 5
 
 

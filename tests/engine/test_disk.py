@@ -38,7 +38,7 @@ def source(answer: Answer) -> str:
 
 def wait_until_written(engine: RunningEngine, num_blobs: int = 1) -> None:
     deadline_s = time.monotonic() + 20
-    while engine.counters().num_disk_blobs < num_blobs:
+    while engine.disk_sizes().num_blobs < num_blobs:
         assert time.monotonic() < deadline_s, "nothing was written"
         time.sleep(0.05)
 
@@ -116,7 +116,7 @@ def test_when_it_is_written_can_be_chosen(
         if sync == "turn":
             wait_until_written(engine)
         else:
-            assert engine.counters().num_disk_blobs == 0
+            assert engine.disk_sizes().num_blobs == 0
     assert len(list(tmp_path.rglob("blobs/*/*"))) > 0
 
 
@@ -144,7 +144,7 @@ def test_damaged_files_are_misses(
     with running_engine(tiny_models["hybrid"], **disk(tmp_path)) as engine:
         longer = prompt + prompt_tokens(30, seed=213)
         answer = engine.ask(longer, **FIELDS)
-        assert engine.counters().num_disk_lost > 0
+        assert engine.disk_sizes().num_lost > 0
     assert answer.end.timings.cache_n == 0
     check_same(answer, fresh_engines("hybrid").ask(longer, cache_prompt=False, **FIELDS))
 
@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_used_is_no_reason_to_fail(
     blocked.write_text("not a folder")
     with running_engine(tiny_models["full"], **disk(blocked / "cache")) as engine:
         assert engine.ask(prompt_tokens(50, seed=211), max_tokens=2).reason == "limit"
-        assert engine.counters().num_disk_budget_bytes == 0
+        assert engine.disk_sizes().budget_bytes == 0
 
 
 def test_clearing_removes_what_is_on_disk(

@@ -204,8 +204,8 @@ def test_what_was_encoded_is_not_asked_for_again(engine: WatchedEngine) -> None:
             engine.step()
             worker(engine).work()
     assert engine.num_asked == 1
-    totals = engine.loop.parts.media.totals
-    assert (totals.num_encoded, totals.num_reused) == (1, 1)
+    counters = engine.loop.parts.statistics.counters
+    assert (counters.num_media_encoded, counters.num_media_reused) == (1, 1)
 
 
 def test_audio_that_is_laid_out_holds_up_nobody(
@@ -255,7 +255,7 @@ def test_an_abort_right_behind_an_image_keeps_the_image(tmp_path: Path) -> None:
             engine.step_aborted(0)
 
             assert held(engine) == 11 + 24
-            assert engine.loop.parts.statistics.num_prefilled_tokens == 11 + 24
+            assert engine.loop.parts.statistics.counters.num_prefilled_tokens == 11 + 24
             engine.wait(number)
             engine.check_idle()
             again = engine.ask(prompt_tokens(300, 30), cache_prompt=False, **fields)

@@ -11,7 +11,8 @@ from tests import models
 from tests.engine.conftest import Engines
 from tests.engine.running import RunningEngine, check_same, prompt_tokens, spec
 
-from milepost.protocol.messages import Counters, Delta, Finished
+from milepost.protocol.counters import Counters
+from milepost.protocol.messages import Delta, Finished
 from milepost.protocol.sampling import SamplingParams
 
 NUM_REQUESTS = 200

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 from milepost.protocol.messages import (
     CacheAction,
     CacheChanged,
     CacheNode,
     CacheReport,
     CacheSummary,
-    Counters,
     Delta,
     Divergence,
     Finished,
@@ -153,14 +153,18 @@ class FakeEngine:
             nodes=(node,) * min(max_nodes, 1),
             num_nodes=1,
             num_tree_tokens=30,
-            num_segments=1,
-            num_checkpoints=1,
             tree_bytes=120,
-            segment_bytes=400,
-            checkpoint_bytes=100,
-            budget_bytes=1000,
             num_kv_cache_tokens=35,
             counters=Counters(num_requests=3, num_ram_restores=2),
+            ram=RamSizes(
+                num_bytes=500,
+                budget_bytes=1000,
+                num_segments=1,
+                segment_bytes=400,
+                num_checkpoints=1,
+                checkpoint_bytes=100,
+            ),
+            disk=DiskSizes(),
         )
 
     async def count_media(self, media: Sequence[MediaRef]) -> tuple[int, ...]:
@@ -204,5 +208,6 @@ class FakeEngine:
             slots=(idle, working),
             num_waiting=2,
             counters=counters,
-            num_cache_bytes=500,
+            ram=RamSizes(num_bytes=500),
+            disk=DiskSizes(),
         )

@@ -8,7 +8,14 @@ from milepost.api.cache_sentence import explain, explain_replies
 from milepost.api.fields import RequestModel, Text
 from milepost.api.request_log import RequestRecord
 from milepost.chat.prompts.reply_matching import ReplyCounts
-from milepost.protocol.messages import CacheReason, CacheReport, CacheSummary, RestoreKind
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.messages import (
+    CacheNode,
+    CacheReason,
+    CacheReport,
+    CacheSummary,
+    RestoreKind,
+)
 
 # --- requests ----------------------------------------------------------------------------
 
@@ -113,87 +120,23 @@ class KvCacheTier(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class RamTier(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cache holds in memory."""
-
-    bytes: int
-    budget_bytes: int
-    segments: int
-    segment_bytes: int
-    checkpoints: int
-    checkpoint_bytes: int
-
-
-class DiskTier(msgspec.Struct, frozen=True, kw_only=True):
-    """What the disk holds for this model; all 0 where none is used."""
-
-    bytes: int
-    budget_bytes: int
-    blobs: int  # states and segments
-    written_bytes: int  # since the engine was started
-    written_today_bytes: int  # by all processes
-    read_bytes: int
-    lost: int  # gone or damaged when they were needed
-    refused: int  # not written: no room, or no more today
-
-
-class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One edge of the tree."""
-
-    parent: int  # index in the list; -1: the root
-    start: int
-    end: int
-    saved_until: int
-    checkpoints: tuple[tuple[int, str], ...]
-    bytes: int
-    children: int
-    hits: int
-    idle_s: float
-    pins: tuple[int, ...]
-
-
 class TreeShape(msgspec.Struct, frozen=True, kw_only=True):
     """The histories that are known."""
 
     num_nodes: int
     tokens: int
     bytes: int
-    nodes: tuple[NodeShape, ...]  # the most recently used ones, parents first
-
-
-class CountersShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals since the engine was started."""
-
-    requests: int
-    prompt_tokens: int
-    reused_tokens: int
-    prefilled_tokens: int
-    prefilled_twice_tokens: int
-    kv_cache_restores: int
-    parked_restores: int
-    rewind_restores: int
-    ram_restores: int
-    disk_restores: int
-    failed_restores: int
-    restored_bytes: int
-    checkpoints: int
-    saved_bytes: int
-    evicted_checkpoints: int
-    evicted_segments: int
-    thinned_checkpoints: int
-    media_encoded: int
-    media_reused: int
-    media_encode_s: float
+    nodes: tuple[CacheNode, ...]  # the most recently used ones, parents first
 
 
 class CacheAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `GET /cache`."""
 
     kv_cache: KvCacheTier
-    ram: RamTier
-    disk: DiskTier
+    ram: RamSizes
+    disk: DiskSizes
     tree: TreeShape
-    counters: CountersShape
+    counters: Counters
 
 
 class FreedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,17 +192,10 @@ def cache_answer(summary: CacheSummary) -> CacheAnswer:
     """Return the engine's summary."""
     return CacheAnswer(
         kv_cache=KvCacheTier(tokens=summary.num_kv_cache_tokens),
-        ram=RamTier(
-            bytes=summary.segment_bytes + summary.checkpoint_bytes,
-            budget_bytes=summary.budget_bytes,
-            segments=summary.num_segments,
-            segment_bytes=summary.segment_bytes,
-            checkpoints=summary.num_checkpoints,
-            checkpoint_bytes=summary.checkpoint_bytes,
-        ),
-        disk=_disk_shape(summary),
+        ram=summary.ram,
+        disk=summary.disk,
         tree=_tree_shape(summary),
-        counters=_counters_shape(summary),
+        counters=summary.counters,
     )
 
 
@@ -308,59 +244,5 @@ def _tree_shape(summary: CacheSummary) -> TreeShape:
         num_nodes=summary.num_nodes,
         tokens=summary.num_tree_tokens,
         bytes=summary.tree_bytes,
-        nodes=tuple(
-            NodeShape(
-                parent=node.parent,
-                start=node.start,
-                end=node.end,
-                saved_until=node.saved_until,
-                checkpoints=node.checkpoints,
-                bytes=node.num_bytes,
-                children=node.num_children,
-                hits=node.num_hits,
-                idle_s=node.idle_s,
-                pins=node.pins,
-            )
-            for node in summary.nodes
-        ),
-    )
-
-
-def _disk_shape(summary: CacheSummary) -> DiskTier:
-    counters = summary.counters
-    return DiskTier(
-        bytes=counters.num_disk_bytes,
-        budget_bytes=counters.num_disk_budget_bytes,
-        blobs=counters.num_disk_blobs,
-        written_bytes=counters.num_disk_written_bytes,
-        written_today_bytes=counters.num_disk_written_today_bytes,
-        read_bytes=counters.num_disk_read_bytes,
-        lost=counters.num_disk_lost,
-        refused=counters.num_disk_refused,
-    )
-
-
-def _counters_shape(summary: CacheSummary) -> CountersShape:
-    counters = summary.counters
-    return CountersShape(
-        requests=counters.num_requests,
-        prompt_tokens=counters.num_prompt_tokens,
-        reused_tokens=counters.num_cached_tokens,
-        prefilled_tokens=counters.num_prefilled_tokens,
-        prefilled_twice_tokens=counters.num_prefilled_twice_tokens,
-        kv_cache_restores=counters.num_kv_cache_restores,
-        parked_restores=counters.num_parked_restores,
-        rewind_restores=counters.num_rewind_restores,
-        ram_restores=counters.num_ram_restores,
-        disk_restores=counters.num_disk_restores,
-        failed_restores=counters.num_failed_restores,
-        restored_bytes=counters.num_restored_bytes,
-        checkpoints=counters.num_checkpoints,
-        saved_bytes=counters.num_saved_bytes,
-        evicted_checkpoints=counters.num_evicted_checkpoints,
-        evicted_segments=counters.num_evicted_segments,
-        thinned_checkpoints=counters.num_thinned_checkpoints,
-        media_encoded=counters.num_media_encoded,
-        media_reused=counters.num_media_reused,
-        media_encode_s=counters.media_encode_s,
+        nodes=summary.nodes,
     )

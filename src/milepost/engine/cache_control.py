@@ -71,14 +71,11 @@ class CacheControl:
             ),
             num_nodes=sizes.num_nodes,
             num_tree_tokens=sizes.num_tokens,
-            num_segments=sizes.num_segments,
-            num_checkpoints=sizes.num_checkpoints,
             tree_bytes=sizes.token_bytes,
-            segment_bytes=sizes.segment_bytes,
-            checkpoint_bytes=sizes.checkpoint_bytes,
-            budget_bytes=sizes.budget_bytes,
             num_kv_cache_tokens=sum(slot.num_tokens for slot in self._slots.all),
             counters=self._totals.counters(),
+            ram=self._totals.ram(),
+            disk=self._totals.disk(),
         )
 
     def change(self, message: ChangeCache) -> CacheChanged:

@@ -18,6 +18,7 @@ from milepost.engine.media.keys import count_positions, floor_to_block
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.slots import Slot
 from milepost.errors import StateRefused
+from milepost.protocol.counters import Counters
 
 # A state of fewer tokens is not worth its bytes: computing them again takes one micro-batch.
 MIN_TOKENS = 32  # arbitrary
@@ -40,13 +41,14 @@ class Saved:
 class Checkpointer:
     """Copies segments and states of slots into the cache."""
 
-    def __init__(self, runtime: ModelRuntime, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, runtime: ModelRuntime, counters: Counters, clock: Callable[[], float]
+    ) -> None:
         self._states = runtime.states
         self._traits = runtime.traits
         self._cache = runtime.cache
         self._clock = clock
-        self.num_saved_bytes = 0
-        self.num_checkpoints = 0
+        self._counters = counters
         self._pinned: list[np.ndarray] = []  # the latest last
         limits = runtime.cache.limits
         # Without room nothing is copied, only to be refused by the cache.
@@ -68,8 +70,8 @@ class Checkpointer:
         if num_state_bytes and kind == "system_end":
             self._pin(slot.held)
         saved = Saved(num_bytes, int(num_state_bytes > 0))
-        self.num_saved_bytes += saved.num_bytes
-        self.num_checkpoints += saved.num_checkpoints
+        self._counters.num_saved_bytes += saved.num_bytes
+        self._counters.num_checkpoints += saved.num_checkpoints
         return saved
 
     def _pin(self, tokens: np.ndarray) -> None:

@@ -126,12 +126,12 @@ class Loop:
     def _add_request(self, message: Generate) -> None:
         """Check a request, put its media into its prompt, and let it wait for slots."""
         admission = self.parts.admission
-        self._statistics.num_requests += 1
+        self._statistics.counters.num_requests += 1
         try:
             tokens = parse_tokens(message.tokens)
             admission.check_tokens(tokens)
             expanded = self._media.expand(message, tokens)
-            self._statistics.num_prompt_tokens += len(expanded.keys)
+            self._statistics.counters.num_prompt_tokens += len(expanded.keys)
             admission.check_request(message, expanded.keys)
         except MilepostError as error:
             self._finisher.refuse(message.request_id, error)
@@ -161,7 +161,7 @@ class Loop:
             if error is not None:
                 self._finisher.refuse(request.request_id, error)
                 continue
-            self._statistics.num_cached_tokens += request.num_cached
+            self._statistics.counters.num_cached_tokens += request.num_cached
             self._advancer.start(request)
 
     def _serve_media(self) -> None:

@@ -69,7 +69,7 @@ class ModelRunner:
             slot, sequence = self._slots[entry.slot_id], running[entry.slot_id]
             num_kept = max(self._context.pos_max(slot.seq_id) + 1 - slot.num_positions, 0)
             end = slot.num_tokens + num_kept  # of text; the last position of an image is its first
-            self._statistics.num_prefilled_tokens += end - slot.num_tokens
+            self._statistics.counters.num_prefilled_tokens += end - slot.num_tokens
             sequence.request.note_computed(slot.num_tokens, end)
             self._slots.extend(slot, sequence.tokens[slot.num_tokens : end])
 

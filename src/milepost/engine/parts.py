@@ -59,7 +59,8 @@ def make_parts(
     context, traits = runtime.context, runtime.traits
     statistics = Statistics()
     slots = SlotTable(context, settings.parallel, runtime.states, runtime.num_parked)
-    checkpointer = Checkpointer(runtime, clock)
+    counters = statistics.counters
+    checkpointer = Checkpointer(runtime, counters, clock)
     restorer = Restorer(runtime, slots, statistics, clock)
     constraints = constraints or ConstraintMaker(context.model)
     placement = placement_limits(settings)
@@ -67,9 +68,9 @@ def make_parts(
     limits = batch_limits(context, traits)
     sync = parse_sync(settings.cache_disk_sync)
     persister = Persister(runtime.cache, sync, runtime.prompt_logits, clock)
-    reporter = Reporter(context.model.vocab)
-    media = MediaFeed(runtime.media, connection.send)
-    totals = Totals(statistics, reporter, checkpointer, runtime.cache, media.totals)
+    reporter = Reporter(context.model.vocab, counters)
+    media = MediaFeed(runtime.media, connection.send, counters)
+    totals = Totals(counters, runtime.cache)
     return EngineParts(
         runtime=runtime,
         connection=connection,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -16,31 +17,24 @@ from milepost.engine.cache_report import (
     find_message,
     is_diverging,
 )
-from milepost.engine.checkpointing import Checkpointer
-from milepost.engine.media.feed import MediaTotals
 from milepost.engine.sequence import Request
-from milepost.engine.statistics import Statistics
 from milepost.libllama import Vocab
-from milepost.protocol.messages import CacheReport, Counters, Divergence
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.messages import CacheReport, Divergence
 
 MAX_EXCERPT_CHARS = 40
 MAX_EXCERPT_TOKENS = 48  # most tokens have a character or more
 MEDIA_WORD = "[media]"
 
+Record = TypeVar("Record", bound=msgspec.Struct)
+
 
 class Reporter:
-    """Keeps the totals over the reports that it made."""
+    """Makes reports, and adds them to the totals."""
 
-    def __init__(self, vocab: Vocab) -> None:
+    def __init__(self, vocab: Vocab, counters: Counters) -> None:
         self._vocab = vocab
-        self.num_twice_tokens = 0
-        self.num_kv_cache = 0
-        self.num_parked = 0
-        self.num_rewind = 0
-        self.num_ram = 0
-        self.num_disk = 0
-        self.num_failed = 0
-        self.num_bytes = 0
+        self._counters = counters
 
     def report(self, request: Request) -> CacheReport:
         """Return the report of a request that has begun, and count it; once per request."""
@@ -67,14 +61,13 @@ class Reporter:
         )
 
     def _count(self, facts: PrefixFacts, num_twice: int) -> None:
-        self.num_twice_tokens += num_twice
-        self.num_kv_cache += facts.source == "kv_cache"
-        self.num_parked += facts.source == "parked"
-        self.num_rewind += facts.source == "rewind"
-        self.num_ram += facts.source == "ram"
-        self.num_disk += facts.source == "disk"
-        self.num_failed += facts.num_failed
-        self.num_bytes += facts.num_bytes
+        counters = self._counters
+        counters.num_prefilled_twice_tokens += num_twice
+        counters.num_failed_restores += facts.num_failed
+        counters.num_restored_bytes += facts.num_bytes
+        if facts.source != "none":
+            name = f"num_{facts.source}_restores"
+            setattr(counters, name, getattr(counters, name) + 1)
 
     def _describe_divergence(self, request: Request, facts: PrefixFacts) -> Divergence | None:
         if not is_diverging(facts):
@@ -105,49 +98,30 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All who count something."""
+    """What is counted and measured, as it goes over the wire.
 
-    statistics: Statistics
-    reporter: Reporter
-    checkpointer: Checkpointer
+    The cache names its own counts and sizes as the protocol does.
+    """
+
+    running: Counters
     cache: PrefixCache
-    media: MediaTotals
 
     def counters(self) -> Counters:
-        """Return the totals as they go over the wire."""
-        reporter, evictions = self.reporter, self.cache.counters
-        return msgspec.structs.replace(
-            self.statistics.counters(),
-            **self._disk_counters(),
-            num_prefilled_twice_tokens=reporter.num_twice_tokens,
-            num_kv_cache_restores=reporter.num_kv_cache,
-            num_parked_restores=reporter.num_parked,
-            num_rewind_restores=reporter.num_rewind,
-            num_ram_restores=reporter.num_ram,
-            num_disk_restores=reporter.num_disk,
-            num_failed_restores=reporter.num_failed,
-            num_restored_bytes=reporter.num_bytes,
-            num_checkpoints=self.checkpointer.num_checkpoints,
-            num_saved_bytes=self.checkpointer.num_saved_bytes,
-            num_evicted_checkpoints=evictions.num_evicted_checkpoints,
-            num_evicted_segments=evictions.num_evicted_segments,
-            num_thinned_checkpoints=evictions.num_thinned_checkpoints,
-            num_media_encoded=self.media.num_encoded,
-            num_media_reused=self.media.num_reused,
-            media_encode_s=self.media.encode_s,
-        )
+        """Return the totals so far."""
+        return fill_in(self.running, self.cache.counters)
 
-    def _disk_counters(self) -> dict[str, int]:
+    def ram(self) -> RamSizes:
+        """Return what the cache holds in memory."""
+        return fill_in(RamSizes(), self.cache.statistics())
+
+    def disk(self) -> DiskSizes:
+        """Return what the disk holds."""
         found = self.cache.disk_statistics
-        if found is None:
-            return {}
-        return {
-            "num_disk_blobs": found.num_blobs,
-            "num_disk_bytes": found.num_bytes,
-            "num_disk_budget_bytes": found.budget_bytes,
-            "num_disk_written_bytes": found.writer.written_bytes,
-            "num_disk_written_today_bytes": found.writer.written_today_bytes,
-            "num_disk_read_bytes": found.read_bytes,
-            "num_disk_lost": found.num_lost,
-            "num_disk_refused": found.writer.num_refused,
-        }
+        return DiskSizes() if found is None else fill_in(DiskSizes(), found, found.writer)
+
+
+def fill_in(record: Record, *sources: object) -> Record:
+    """Return a copy of a record with all that the sources have under the names of its fields."""
+    names = record.__struct_fields__
+    values = {n: getattr(source, n) for source in sources for n in names if hasattr(source, n)}
+    return msgspec.structs.replace(record, **values)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from milepost.protocol.messages import Counters
+from milepost.protocol.counters import Counters
 
 SMOOTHING = 0.3  # weight of the newest batch in a rate; arbitrary
 MIN_RATE_TOKENS = 32  # smaller prefills say little about the rate
@@ -18,16 +18,9 @@ ASSUMED_DECODE_TOKENS = 100.0
 
 @dataclass(slots=True)
 class Statistics:
-    """Totals since the start, and the measured prefill rate."""
+    """The totals that all parts of the engine add to, and the measured rates."""
 
-    num_requests: int = 0
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_prefilled_tokens: int = 0
-    num_decoded_tokens: int = 0
-    num_decode_calls: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
+    counters: Counters = field(default_factory=Counters)
     prefill_tokens_per_s: float = 0.0  # 0 while unknown
     restore_bytes_per_s: float = ASSUMED_RESTORE_BYTES_PER_S
     decode_tokens_per_sequence: float = ASSUMED_DECODE_TOKENS
@@ -39,7 +32,7 @@ class Statistics:
 
     def note_sequence(self, num_decoded: int) -> None:
         """Count a finished sequence."""
-        self.num_decoded_tokens += num_decoded
+        self.counters.num_decoded_tokens += num_decoded
         self.decode_tokens_per_sequence += SMOOTHING * (
             num_decoded - self.decode_tokens_per_sequence
         )
@@ -52,26 +45,13 @@ class Statistics:
 
     def note_batch(self, num_prefill: int, num_decode: int, elapsed_s: float) -> None:
         """Count one batch; its time goes to whichever kind of token it mostly held."""
-        self.num_decode_calls += 1
-        self.num_prefilled_tokens += num_prefill
+        self.counters.num_decode_calls += 1
+        self.counters.num_prefilled_tokens += num_prefill
         if num_prefill > num_decode:
-            self.prefill_s += elapsed_s
+            self.counters.prefill_s += elapsed_s
         else:
-            self.decode_s += elapsed_s
+            self.counters.decode_s += elapsed_s
         if num_prefill >= MIN_RATE_TOKENS and elapsed_s > 0:
             rate = num_prefill / elapsed_s
             old = self.prefill_tokens_per_s or rate
             self.prefill_tokens_per_s = old + SMOOTHING * (rate - old)
-
-    def counters(self) -> Counters:
-        """Return the totals as they go over the wire."""
-        return Counters(
-            num_requests=self.num_requests,
-            num_prompt_tokens=self.num_prompt_tokens,
-            num_cached_tokens=self.num_cached_tokens,
-            num_prefilled_tokens=self.num_prefilled_tokens,
-            num_decoded_tokens=self.num_decoded_tokens,
-            num_decode_calls=self.num_decode_calls,
-            prefill_s=self.prefill_s,
-            decode_s=self.decode_s,
-        )

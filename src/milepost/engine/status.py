@@ -23,7 +23,8 @@ def describe_status(
         slots=tuple(describe_slot(slot, running.get(slot.slot_id)) for slot in slots.slots),
         num_waiting=num_waiting,
         counters=totals.counters(),
-        num_cache_bytes=totals.cache.num_bytes,
+        ram=totals.ram(),
+        disk=totals.disk(),
     )
 
 

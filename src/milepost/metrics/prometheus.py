@@ -15,7 +15,7 @@ from milepost.metrics.catalogue import (
     ENGINE_METRICS,
     FRONT_END_METRICS,
     FrontEndCounts,
-    Metric,
+    ReadMetric,
     Source,
 )
 from milepost.protocol.messages import Status
@@ -25,16 +25,19 @@ FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 class _Collector(Collector, Generic[Source]):
-    def __init__(self, metrics: Sequence[Metric[Source]], source: Source) -> None:
+    def __init__(self, metrics: Sequence[ReadMetric[Source]], source: Source) -> None:
         self._metrics = metrics
         self._source = source
 
     def collect(self) -> Iterator[Family]:
-        for name, group in itertools.groupby(self._metrics, key=lambda metric: metric.name):
+        for name, group in itertools.groupby(self._metrics, key=lambda each: each.metric.name):
             first, *rest = group
-            family = FAMILIES[first.kind](name, first.help, labels=list(first.labels))
-            for metric in (first, *rest):
-                family.add_metric(list(metric.labels.values()), float(metric.read(self._source)))
+            label, _ = first.metric.label
+            labels = [label] if label else []
+            family = FAMILIES[first.metric.kind](name, first.metric.help, labels=labels)
+            for each in (first, *rest):
+                values = [each.metric.label[1]] if label else []
+                family.add_metric(values, float(each.read(self._source)))
             yield family
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes, public_name
 from milepost.protocol.sampling import SamplingParams
 
 PROTOCOL_VERSION = 10  # counts up with every change of a message
@@ -342,43 +343,6 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
     num_decoded: int  # of the current request
 
 
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals since the engine was started."""
-
-    num_requests: int = 0
-    num_prompt_tokens: int = 0  # received
-    num_cached_tokens: int = 0  # of these, not computed again
-    num_prefilled_tokens: int = 0  # of these, computed
-    num_decoded_tokens: int = 0
-    num_decode_calls: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    num_prefilled_twice_tokens: int = 0  # known already, but computed again
-    num_kv_cache_restores: int = 0  # prompts that went on from a slot as it was
-    num_parked_restores: int = 0  # the same, from a conversation without a slot
-    num_rewind_restores: int = 0  # the same, with a state from the cache
-    num_ram_restores: int = 0
-    num_disk_restores: int = 0  # of which a part had to be read
-    num_failed_restores: int = 0
-    num_restored_bytes: int = 0
-    num_checkpoints: int = 0  # states that were kept
-    num_saved_bytes: int = 0  # of states and segments
-    num_evicted_checkpoints: int = 0
-    num_evicted_segments: int = 0
-    num_thinned_checkpoints: int = 0  # too many along one conversation
-    num_disk_blobs: int = 0  # on disk now: states and segments
-    num_disk_bytes: int = 0
-    num_disk_budget_bytes: int = 0
-    num_disk_written_bytes: int = 0  # by this process
-    num_disk_written_today_bytes: int = 0  # by all of this model
-    num_disk_read_bytes: int = 0
-    num_disk_lost: int = 0  # gone or damaged when they were needed
-    num_disk_refused: int = 0  # not written: no room, or no more today
-    num_media_encoded: int = 0  # images and pieces of audio
-    num_media_reused: int = 0  # embeddings that were known, where a prompt needed them
-    media_encode_s: float = 0.0
-
-
 class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Answer to `GetStatus`."""
 
@@ -386,18 +350,22 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     slots: tuple[SlotStatus, ...]
     num_waiting: int  # requests without a slot
     counters: Counters
-    num_cache_bytes: int = 0  # held in RAM
+    ram: RamSizes
+    disk: DiskSizes
 
 
-class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One edge of the prefix tree: tokens [start, end) of the histories that go through it."""
+class CacheNode(msgspec.Struct, frozen=True, kw_only=True, rename=public_name):
+    """One edge of the radix tree: tokens [start, end) of the histories that go through it.
+
+    Nodes go over the wire, and into the JSON of `GET /cache`, as they are here.
+    """
 
     parent: int  # index in the summary, -1: the root
     start: int
     end: int
     saved_until: int  # attention cells are stored for [start, saved_until)
     checkpoints: tuple[tuple[int, str], ...]  # position and kind
-    num_bytes: int
+    num_bytes: int  # in memory, of its checkpoints and of the segments that begin here
     num_children: int
     num_hits: int  # prompts that went through it
     idle_s: float  # since it was last used
@@ -411,14 +379,11 @@ class CacheSummary(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_def
     nodes: tuple[CacheNode, ...]  # parents first
     num_nodes: int  # of the whole tree
     num_tree_tokens: int
-    num_segments: int
-    num_checkpoints: int
     tree_bytes: int
-    segment_bytes: int
-    checkpoint_bytes: int
-    budget_bytes: int  # of segments and checkpoints
     num_kv_cache_tokens: int  # held in the context, those that slots share counted for each
     counters: Counters
+    ram: RamSizes
+    disk: DiskSizes
 
 
 class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

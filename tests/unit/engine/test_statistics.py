@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from milepost.engine.statistics import MIN_RATE_TOKENS, SMOOTHING, Statistics
-from milepost.protocol.messages import Counters
+from milepost.protocol.counters import Counters
 
 
 def test_a_new_engine_has_counted_nothing() -> None:
-    assert Statistics().counters() == Counters()
+    assert Statistics().counters == Counters()
     assert Statistics().prefill_tokens_per_s == 0.0
 
 
@@ -18,7 +18,7 @@ def test_time_goes_to_what_a_batch_mostly_held() -> None:
     statistics.note_batch(num_prefill=100, num_decode=2, elapsed_s=1.0)
     statistics.note_batch(num_prefill=0, num_decode=4, elapsed_s=0.25)
     statistics.note_batch(num_prefill=2, num_decode=2, elapsed_s=0.5)
-    counters = statistics.counters()
+    counters = statistics.counters
     assert (counters.num_prefilled_tokens, counters.num_decode_calls) == (102, 3)
     assert (counters.prefill_s, counters.decode_s) == (1.0, 0.75)
 
@@ -36,17 +36,3 @@ def test_small_batches_say_nothing_about_the_rate() -> None:
     statistics.note_batch(MIN_RATE_TOKENS - 1, 0, 1.0)
     statistics.note_batch(MIN_RATE_TOKENS, 0, 0.0)
     assert statistics.prefill_tokens_per_s == 0.0
-
-
-def test_every_total_is_reported() -> None:
-    statistics = Statistics(*range(1, 9))
-    assert statistics.counters() == Counters(
-        num_requests=1,
-        num_prompt_tokens=2,
-        num_cached_tokens=3,
-        num_prefilled_tokens=4,
-        num_decoded_tokens=5,
-        num_decode_calls=6,
-        prefill_s=7,
-        decode_s=8,
-    )

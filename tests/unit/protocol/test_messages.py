@@ -8,6 +8,7 @@ import typing
 import msgspec
 import pytest
 
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
 from milepost.protocol.messages import (
     Boundary,
@@ -18,7 +19,6 @@ from milepost.protocol.messages import (
     Cancel,
     ChangeCache,
     ChangeSlot,
-    Counters,
     CountMedia,
     Delta,
     Divergence,
@@ -171,6 +171,8 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         ),
         num_waiting=1,
         counters=Counters(num_requests=5, prefill_s=0.5),
+        ram=RamSizes(num_bytes=2**40),
+        disk=DiskSizes(num_bytes=2**41),
     ),
     CacheSummary(
         query_id=1,
@@ -190,14 +192,17 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
         ),
         num_nodes=2,
         num_tree_tokens=3,
-        num_segments=4,
-        num_checkpoints=5,
         tree_bytes=6,
-        segment_bytes=7,
-        checkpoint_bytes=8,
-        budget_bytes=2**60,
         num_kv_cache_tokens=9,
         counters=Counters(num_ram_restores=1),
+        ram=RamSizes(
+            budget_bytes=2**60,
+            num_segments=4,
+            segment_bytes=7,
+            num_checkpoints=5,
+            checkpoint_bytes=8,
+        ),
+        disk=DiskSizes(num_bytes=1, num_lost=2),
     ),
     CacheChanged(query_id=1, found=False, freed_bytes=2**40),
     SlotChanged(query_id=7, num_tokens=30_000, num_bytes=2**33, elapsed_ms=12.5),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from milepost.engine.sequence import Request
 from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
 from milepost.libllama.media import MediaSize, count_tokens, describe_size
 from milepost.lru import LruCache
+from milepost.protocol.counters import Counters
 from milepost.protocol.messages import (
     CountMedia,
     Generate,
@@ -41,19 +41,12 @@ from milepost.protocol.messages import (
 MAX_CONTENT_BYTES = 256 << 20
 
 
-@dataclass(slots=True)
-class MediaTotals:
-    """Counts since the start."""
-
-    num_encoded: int = 0
-    num_reused: int = 0  # embeddings that were known
-    encode_s: float = 0.0
-
-
 class MediaFeed:
     """Owns embeddings and the way to them; on the loop's thread."""
 
-    def __init__(self, model: MediaModel | None, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self, model: MediaModel | None, send: Callable[[Message], None], counters: Counters
+    ) -> None:
         """Without a model every media is refused."""
         self._model = model
         self._send = send
@@ -70,7 +63,7 @@ class MediaFeed:
         self._sizes: dict[bytes, MediaSize] = {}  # of what was asked for
         self._gone: dict[bytes, set[int]] = {}  # key -> requests whose content of it is gone
         self._encoded: set[bytes] = set()  # since the last step, and not handed over yet
-        self.totals = MediaTotals()
+        self._counters = counters
 
     # --- prompts -------------------------------------------------------------------------
 
@@ -183,7 +176,7 @@ class MediaFeed:
             self._encoded.discard(key)  # for the first one; for others it is known
             request.num_media_encoded += 1
         else:
-            self.totals.num_reused += 1
+            self._counters.num_media_reused += 1
 
     def _collect(self) -> tuple[dict[bytes, Embeddings], dict[bytes, MilepostError]]:
         """Take what the worker has done; return new embeddings, and errors, by key."""
@@ -203,8 +196,8 @@ class MediaFeed:
                 self._known.put(key, done.embeddings)
                 if done.job.data is not None:
                     self._encoded.add(key)
-                    self.totals.num_encoded += 1
-                    self.totals.encode_s += done.elapsed_s
+                    self._counters.num_media_encoded += 1
+                    self._counters.media_encode_s += done.elapsed_s
             elif not done.job.is_cancelled:
                 self._absent.add(key)
         return fresh, errors

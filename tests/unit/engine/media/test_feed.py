@@ -14,6 +14,7 @@ from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.media.worker import Done, Job
 from milepost.engine.sequence import Request
 from milepost.libllama.media import EmbeddingBlock
+from milepost.protocol.counters import Counters
 from milepost.protocol.messages import Generate, MediaData, MediaRef, NeedMedia
 from milepost.protocol.sampling import SamplingParams
 
@@ -51,7 +52,7 @@ class Bench:
         self.worker = HeldWorker()
         self.asked: list[bytes] = []
         model: Any = MediaModel(None, self.worker, b"", 1 << 20, 64)  # type: ignore[arg-type]
-        self.feed = MediaFeed(model, self._take)
+        self.feed = MediaFeed(model, self._take, Counters())
 
     def _take(self, message: Any) -> None:
         assert isinstance(message, NeedMedia)
