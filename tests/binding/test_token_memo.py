@@ -9,8 +9,7 @@ from tests import models
 from tests.unit.chat.prompts.test_token_memo import SMALL, draw_cases
 
 from milepost import libllama
-from milepost.chat.prompts.token_memo import SeamProbe
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.prompts.tokenizer import PromptTokenizer, SeamProbe
 
 
 @pytest.fixture(params=["tiny", "smollm2"])

@@ -18,7 +18,8 @@ from milepost.api.fields import field_error
 from milepost.api.media_input import add_media
 from milepost.api.services import Services
 from milepost.chat.conversation.media_parts import MediaKind, MediaPart
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.prompts.raw_prompts import tokenize_around, tokenize_one, tokenize_raw
+from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
 
 MEDIA_MARKER = "<__media__>"
@@ -38,7 +39,7 @@ async def prepare_raw_prompts(
 ) -> list[Prompt]:
     """Return the prompts in the `prompt` field of `/completion`."""
     drafts = await services.preparation.run(
-        num_body_bytes, lambda: draft_prompts(services.tokenizer, prompt)
+        num_body_bytes, lambda: draft_prompts(services.vocab, prompt)
     )
     return [
         await add_media(services, Prompt(draft.tokens), draft.parts, draft.positions)
@@ -46,16 +47,16 @@ async def prepare_raw_prompts(
     ]
 
 
-def draft_prompts(tokenizer: PromptTokenizer, prompt: object) -> list[Draft]:
+def draft_prompts(vocab: Vocab, prompt: object) -> list[Draft]:
     """Tokenise the prompts; raises InvalidRequest as `tokenize_raw` does."""
     if _has_media(prompt):
-        return [_draft_multimodal(tokenizer, prompt, "prompt")]
+        return [_draft_multimodal(vocab, prompt, "prompt")]
     if not isinstance(prompt, list) or not any(map(_has_media, prompt)) or _has_tokens(prompt):
-        return [Draft(tokens) for tokens in tokenizer.tokenize_raw(prompt)]
+        return [Draft(tokens) for tokens in tokenize_raw(vocab, prompt)]
     return [
-        _draft_multimodal(tokenizer, item, f"prompt[{i}]")
+        _draft_multimodal(vocab, item, f"prompt[{i}]")
         if _has_media(item)
-        else Draft(tokenizer.tokenize_one(item, f"prompt[{i}]"))
+        else Draft(tokenize_one(vocab, item, f"prompt[{i}]"))
         for i, item in enumerate(prompt)
     ]
 
@@ -69,20 +70,20 @@ def _has_tokens(items: list[Any]) -> bool:
     return any(isinstance(item, int) and not isinstance(item, bool) for item in items)
 
 
-def _draft_multimodal(tokenizer: PromptTokenizer, item: Mapping[str, Any], where: str) -> Draft:
+def _draft_multimodal(vocab: Vocab, item: Mapping[str, Any], where: str) -> Draft:
     text, data = item.get("prompt_string"), item["multimodal_data"]
     if not isinstance(text, str):
         raise field_error(f"{where}.prompt_string", "must be a string", text)
     if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
         raise field_error(f"{where}.multimodal_data", "must be a list of base64 texts", data)
-    pieces = text.split(MEDIA_MARKER)
-    if len(pieces) != len(data) + 1:
+    texts = text.split(MEDIA_MARKER)
+    if len(texts) != len(data) + 1:
         raise InvalidRequest(
-            f"{where}.prompt_string holds {len(pieces) - 1} times {MEDIA_MARKER}, but there are "
+            f"{where}.prompt_string holds {len(texts) - 1} times {MEDIA_MARKER}, but there are "
             f"{len(data)} multimodal_data; send one for each",
             param="prompt",
         )
-    tokens = tokenizer.tokenize_around(pieces)
+    tokens = tokenize_around(vocab, texts)
     parts = tuple(
         MediaPart(_guess_kind(each), f"{where}.multimodal_data[{i}]", each)
         for i, each in enumerate(data)

@@ -31,6 +31,7 @@ from milepost.api.openai.chat_prompt import render_prompt
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.services import Services
 from milepost.api.shapes import SYSTEM_FINGERPRINT
+from milepost.chat.prompts.raw_prompts import tokenize_mixed
 from milepost.errors import NotSupported, Unavailable
 from milepost.protocol.messages import SlotStatus
 
@@ -132,7 +133,8 @@ async def _read_slots(services: Services, request: Request) -> list[SlotShape]:
 
 
 def _tokenize(services: Services, fields: TokenizeFields) -> TokenizeAnswer:
-    tokens = services.tokenizer.tokenize_mixed(
+    tokens = tokenize_mixed(
+        services.vocab,
         fields.content,
         add_special=bool(fields.add_special),
         parse_special=fields.parse_special is not False,

@@ -35,6 +35,7 @@ from milepost.api.shapes import (
 )
 from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_connected
 from milepost.api.structured_fields import make_text_constraint
+from milepost.chat.prompts.raw_prompts import tokenize_raw
 from milepost.errors import NotSupported
 from milepost.protocol.messages import Delta, Finished, PromptProgress, TokenLogprob
 
@@ -69,7 +70,7 @@ def prepare(services: Services, fields: TextFields) -> list[Prompt]:
     constraint = make_text_constraint(fields, services)
     return [
         Prompt(tokens, constraint=constraint)
-        for tokens in services.tokenizer.tokenize_raw(fields.prompt)
+        for tokens in tokenize_raw(services.vocab, fields.prompt)
     ]
 
 

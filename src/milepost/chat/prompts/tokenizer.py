@@ -1,17 +1,39 @@
-"""Turns prompts into tokens: rendered conversations, and the raw prompts of completion requests."""
+"""Turns rendered conversations into tokens, of which a turn tokenises only what it adds.
+
+Of a prompt that begins like a known one, everything up to a seam keeps its tokens. A seam is the
+place before a control token that both have there: tokenizers merge nothing across it.
+
+    known     <|im_start|>user … <|im_end|>\\n<|im_start|>assistant\\n
+    prompt    <|im_start|>user … <|im_end|>\\n<|im_start|>assistant\\nI think … <|im_end|>\\n …
+              known tokens, kept ·············^ seam     tokenised anew ················
+
+Which control tokens make seams is learnt by trying, because some tokenizers treat the start of a
+text differently: with those, or where tokens do not line up with the text, nothing is remembered.
+The end of a span of known tokens is a seam with every tokenizer: what is behind it is a piece of
+its own. Not covered is a token that is spelled like text, a control token and more text in one.
+"""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from milepost.chat.conversation.control_texts import ControlTexts, Run
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
-from milepost.chat.prompts.token_memo import MemoLimits, TokenisedPrompt, TokenMemo
+from milepost.chat.conversation.message_spans import common_prefix
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, first_difference
 from milepost.chat.vocab import Vocab
-from milepost.errors import InvalidRequest
+from milepost.lru import LruCache
+
+MAX_PROMPTS = 32  # as many as conversations in `boundaries`; arbitrary
+MAX_CHARS = 64 << 20  # of all prompts; arbitrary: some 200 MB if all is ASCII, tokens included
+MIN_CHARS = 2048  # less is tokenised in a millisecond, and must not push out what is not
+MAX_LOST_CHARS = 2048  # a known prompt gives way to one that shares all but so much; likewise
+
+# What stands before and behind a control token while it is tried; {} is that token.
+TEXTS_BEFORE = ("", "a", " a ", "\n\n", "é", "{}", "{} \n")
+TEXTS_BEHIND = ("", "a", "  a", "\na", "\n\n", "é", "{}", " \n{}a")
 
 
 class PromptTokenizer:
@@ -55,67 +77,6 @@ class PromptTokenizer:
             tokens.insert(0, bos)
             positions = [position + 1 for position in positions]
         return tokens, positions
-
-    def tokenize_raw(self, prompt: object) -> list[list[int]]:
-        """Return the tokens of each prompt in the `prompt` field of a completion request.
-
-        As in llama-server that is one string, one list of token ids, or strings and ids mixed; or
-        a list of such, or of objects with a `prompt_string`. Control tokens spelled in strings
-        are parsed.
-
-        Raises InvalidRequest for anything else, ids out of range, and prompts without tokens.
-        """
-        if isinstance(prompt, list) and not any(_is_int(item) for item in prompt):
-            if not prompt:
-                raise _invalid("prompt is an empty list; send a string or a list of token ids")
-            return [self.tokenize_one(item, f"prompt[{i}]") for i, item in enumerate(prompt)]
-        return [self.tokenize_one(prompt, "prompt")]
-
-    def tokenize_one(self, prompt: object, where: str) -> list[int]:
-        """Return the tokens of one of those prompts, which errors call `where`."""
-        if isinstance(prompt, Mapping):
-            if prompt.get("multimodal_data"):
-                raise _invalid(f"{where} has multimodal_data, which works at /completion only")
-            prompt = prompt.get("prompt_string")
-        first = prompt[0] if isinstance(prompt, list) and prompt else prompt
-        add_special = not self._starts_with_bos(first)
-        tokens = self.tokenize_mixed(
-            prompt, add_special=add_special, parse_special=True, where=where
-        )
-        if not tokens:
-            raise _invalid(f"{where} is empty; send at least one token of text")
-        return tokens
-
-    def tokenize_around(self, pieces: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each piece of a raw prompt that is cut by media."""
-        return [
-            self.tokenize_mixed(
-                piece, add_special=i == 0 and not self._starts_with_bos(piece), parse_special=True
-            )
-            for i, piece in enumerate(pieces)
-        ]
-
-    def tokenize_mixed(
-        self, content: object, *, add_special: bool, parse_special: bool, where: str = "content"
-    ) -> list[int]:
-        """Return the tokens of a string, or of a list of strings and token ids."""
-        items = content if isinstance(content, list) else [content]
-        tokens: list[int] = []
-        for i, item in enumerate(items):
-            if isinstance(item, str):
-                text = item.encode("utf-8", "replace").decode()  # JSON can hold lone surrogates
-                tokens += self._vocab.tokenize(
-                    text, add_special=add_special and i == 0, parse_special=parse_special
-                )
-            elif _is_int(item):
-                tokens.append(self._check_token(item, f"{where}[{i}]"))
-            else:
-                raise _invalid(
-                    f"{where} must be a string, or a list of strings and token ids, "
-                    f"but holds {_kind(item)}",
-                    param=where.partition("[")[0],
-                )
-        return tokens
 
     def _tokenise(self, prompt: RenderedPrompt) -> TokenisedPrompt:
         head = self._memo.recall(prompt)
@@ -198,7 +159,7 @@ class PromptTokenizer:
             target += len(text[done:offset].encode("utf-8", "replace"))
             done = offset
             while num_bytes < target and position < len(tokens):
-                end = _match_piece(data, num_bytes, self._vocab.token_bytes(tokens[position]))
+                end = _match_token(data, num_bytes, self._vocab.token_bytes(tokens[position]))
                 if not num_bytes <= end <= target:
                     break
                 num_bytes = end
@@ -206,43 +167,191 @@ class PromptTokenizer:
             positions.append(position)
         return positions
 
-    def _starts_with_bos(self, first: object) -> bool:
-        bos = self._vocab.bos_text
-        return bool(bos) and isinstance(first, str) and first.startswith(bos)
 
-    def _check_token(self, token: int, where: str) -> int:
-        if not 0 <= token < self._vocab.num_tokens:
-            raise _invalid(
-                f"{where} is token {token}, but the model has tokens 0 to "
-                f"{self._vocab.num_tokens - 1} only",
-                param=where.partition("[")[0],
-            )
-        return token
+@dataclass(frozen=True, slots=True)
+class TokenisedPrompt:
+    """The tokens of a prompt, without added ones, and where its control tokens are; never changed.
+
+    Control token `i` is spelled from `starts[i]` to `ends[i]` and stands at `positions[i]`; those
+    whose position is not certain are left out, and those in spans. Where a span ends is an entry
+    too, with an empty text.
+    """
+
+    prompt: RenderedPrompt
+    tokens: array[int]
+    starts: list[int]
+    ends: list[int]
+    positions: list[int]
 
 
-def _match_piece(data: bytes, start: int, piece: bytes) -> int:
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """What a prompt has in common with a known one: all before its entry `seam`."""
+
+    known: TokenisedPrompt
+    seam: int
+
+    @property
+    def offset(self) -> int:
+        """Where in the text it ends."""
+        return self.known.starts[self.seam]
+
+    @property
+    def position(self) -> int:
+        """Where in the tokens it ends."""
+        return self.known.positions[self.seam]
+
+    def rest_of(self, prompt: RenderedPrompt) -> RenderedPrompt:
+        """Return what is left of a prompt behind this head."""
+        return prompt.part(self.offset)
+
+    def join(self, prompt: RenderedPrompt, rest: TokenisedPrompt) -> TokenisedPrompt | None:
+        """Return the whole prompt; None if the rest does not begin with the same control token."""
+        known, seam, offset, position = self.known, self.seam, self.offset, self.position
+        if known.starts[seam] == known.ends[seam]:
+            seam += 1  # the end of a span, which belongs to the head
+        elif rest.starts[:1] != [0] or rest.positions[:1] != [0]:
+            return None
+        return TokenisedPrompt(
+            prompt,
+            known.tokens[:position] + rest.tokens,
+            known.starts[:seam] + [start + offset for start in rest.starts],
+            known.ends[:seam] + [end + offset for end in rest.ends],
+            known.positions[:seam] + [pos + position for pos in rest.positions],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoLimits:
+    """How much is remembered, and what is worth it."""
+
+    max_prompts: int = MAX_PROMPTS
+    max_chars: int = MAX_CHARS
+    min_chars: int = MIN_CHARS
+    max_lost_chars: int = MAX_LOST_CHARS
+
+
+class TokenMemo:
+    """Remembers the prompts that were tokenised last.
+
+    Two threads may prepare requests at once: entries are never changed.
+    """
+
+    def __init__(self, vocab: Vocab, limits: MemoLimits | None = None) -> None:
+        self._seams = SeamProbe(vocab)
+        self._limits = limits or MemoLimits()
+        # By their ids.
+        self._known: LruCache[int, TokenisedPrompt] = LruCache(
+            self._limits.max_prompts,
+            max_size=self._limits.max_chars,
+            size_of=lambda _, known: len(known.prompt.text),
+        )
+
+    def forget(self) -> None:
+        """Forget all prompts; each costs more again once, and nothing else changes."""
+        self._known.clear()
+
+    def recall(self, prompt: RenderedPrompt) -> KnownHead | None:
+        """Return the longest known head of a prompt; None if there is none."""
+        best = None
+        for known in reversed(self._known.values()):
+            head = self._shared_head(known, prompt)
+            if head is not None and (best is None or head.offset > best.offset):
+                best = head
+        return best
+
+    def remember(self, new: TokenisedPrompt, head: KnownHead | None) -> None:
+        """Remember a prompt; `head` is what `recall` has returned for it."""
+        limits = self._limits
+        if not limits.min_chars <= len(new.prompt.text) <= limits.max_chars:
+            return
+        if self._last_seam(new, len(new.starts)) < 0:
+            return
+        if head is not None:
+            if head.known.ends[-1] - head.offset > limits.max_lost_chars:
+                self._known.get(id(head.known))  # the new one is a branch, and both may go on
+            else:
+                self._known.pop(id(head.known))
+        self._known.put(id(new), new)
+
+    def _shared_head(self, known: TokenisedPrompt, prompt: RenderedPrompt) -> KnownHead | None:
+        num_shared = common_prefix(known.prompt.text, prompt.text)
+        if known.prompt.marks != prompt.marks:
+            num_shared = min(num_shared, _first_difference(known.prompt.marks, prompt.marks))
+        other_span = first_difference(known.prompt.spans, prompt.spans)
+        if other_span is not None:
+            num_shared = min(num_shared, other_span)
+        seam = self._last_seam(known, bisect_right(known.ends, num_shared))
+        return KnownHead(known, seam) if seam >= 0 else None
+
+    def _last_seam(self, known: TokenisedPrompt, count: int) -> int:
+        """Return the last seam among the first entries of a prompt; -1 if there is none.
+
+        The start of the prompt is none.
+        """
+        for i in range(count - 1, -1, -1):
+            start, end = known.starts[i], known.ends[i]
+            if start > 0 and (start == end or self._seams.is_seam(known.prompt.text[start:end])):
+                return i
+        return -1
+
+
+class SeamProbe:
+    """Finds out before which control tokens a text can be cut without other tokens.
+
+    Each is tried when it is first asked for: vocabularies have up to thousands, templates a few.
+    """
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        self._controls: Mapping[str, int] = vocab.control_texts()
+        self._found: dict[str, bool] = {}  # two threads would write the same
+
+    def is_seam(self, text: str) -> bool:
+        """Say whether the tokens before and from this control token on are independent."""
+        found = self._found.get(text)
+        if found is None:
+            found = self._found[text] = self._try(text)
+        return found
+
+    def _try(self, text: str) -> bool:
+        # Else what follows could make this token a part of one that begins earlier.
+        if any(text in other[1:] for other in self._controls):
+            return False
+        token = self._controls[text]
+        behind = {
+            after: self._tokenize(text + after)
+            for after in (each.replace("{}", text) for each in TEXTS_BEHIND)
+        }
+        for before in (each.replace("{}", text) for each in TEXTS_BEFORE):
+            *head, last = self._tokenize(before + text) or [-1]
+            if last != token:
+                return False
+            for after, rest in behind.items():
+                if self._tokenize(before + text + after) != head + rest:
+                    return False
+        return True
+
+    def _tokenize(self, text: str) -> list[int]:
+        return self._vocab.tokenize(text, add_special=False, parse_special=True)
+
+
+def _match_token(data: bytes, start: int, token_bytes: bytes) -> int:
     """Return where a token that begins at `start` ends in the bytes of a text; -1 if it is not it.
 
     Some tokenizers put a space before the first word; some tokens take white space behind them.
     """
-    if data.startswith(piece, start):
-        return start + len(piece)
-    if piece.startswith(b" ") and data.startswith(piece[1:], start):
-        return start + len(piece) - 1
+    if data.startswith(token_bytes, start):
+        return start + len(token_bytes)
+    if token_bytes.startswith(b" ") and data.startswith(token_bytes[1:], start):
+        return start + len(token_bytes) - 1
     while data[start : start + 1].isspace():
         start += 1
-        if data.startswith(piece, start):
-            return start + len(piece)
+        if data.startswith(token_bytes, start):
+            return start + len(token_bytes)
     return -1
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _kind(value: object) -> str:
-    return "null" if value is None else f"a value of type {type(value).__name__}"
-
-
-def _invalid(message: str, *, param: str = "prompt") -> InvalidRequest:
-    return InvalidRequest(message, param=param)
+def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the first mark that only one of two different prompts has."""
+    return min(set(one) ^ set(other))

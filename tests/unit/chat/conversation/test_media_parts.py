@@ -21,8 +21,7 @@ from milepost.chat.conversation.sentinels import (
     write_marker,
 )
 from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.token_memo import MemoLimits
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.prompts.tokenizer import MemoLimits, PromptTokenizer
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.chat.templates.template_set import TemplateSet

@@ -20,8 +20,7 @@ from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.reply_events import CallStart
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
 from milepost.chat.prompts.reply_matching import ReplyCounts, ReplyMatcher
-from milepost.chat.prompts.token_memo import MemoLimits
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.prompts.tokenizer import MemoLimits, PromptTokenizer
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.reply_memory.reply_meaning import meaning_of_events, meaning_of_message
 from milepost.chat.reply_memory.reply_store import (

@@ -13,8 +13,8 @@ from tests.fakes.vocab import CONTROLS, IM_END, IM_START, FakeVocab
 from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.token_memo import MemoLimits, SeamProbe
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.chat.prompts.raw_prompts import tokenize_mixed, tokenize_raw
+from milepost.chat.prompts.tokenizer import MemoLimits, PromptTokenizer, SeamProbe
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.chat.templates.template_set import TemplateSet
 from milepost.chat.vocab import Vocab
@@ -305,8 +305,8 @@ def test_raw_prompts_are_not_remembered() -> None:
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
     prompt = "<|im_start|>abc<|im_end|>"
-    tokenizer.tokenize_raw(prompt)
-    tokenizer.tokenize_mixed(prompt, add_special=False, parse_special=True)
+    tokenize_raw(vocab, prompt)
+    tokenize_mixed(vocab, prompt, add_special=False, parse_special=True)
     assert vocab.count(tokenizer, prompt) == len(prompt)
 
 
