@@ -8,13 +8,21 @@ PORT ?= 8080
 MODEL ?=
 ARGS ?=
 
-.PHONY: serve test check format setup clean
+# Tests start hundreds of Python processes, which need not compile the same modules each.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+# Files as a whole, so that their servers are started once; in their order, since the long ones come
+# first in it.
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+.PHONY: serve test soak check format setup clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve             set up, then serve SmolLM2-135M-Instruct at http://$(HOST):$(PORT)"
 	@echo "MODEL=FILE make serve  serve another GGUF file (ARGS='-c 8192' passes more flags)"
-	@echo "make test              set up, then run the tests"
+	@echo "make test              set up, then run the tests (some 3 minutes on 2 cores)"
+	@echo "make soak              the random and repeated ones among the tests, at length"
 	@echo "make check             formatting, linting and types"
 	@echo "make format            reformat the code"
 .PHONY: help
@@ -35,7 +43,10 @@ serve: $(READY)
 	@$(BIN)/milepost serve --model "$(or $(MODEL),$$($(BIN)/python -m milepost.cli.demo_model))" --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+	$(PYTEST)
+
+soak: $(READY)
+	MILEPOST_SOAK=1 $(PYTEST) -m soak
 
 check: $(READY)
 	$(BIN)/ruff format --check .

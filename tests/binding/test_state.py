@@ -29,8 +29,8 @@ class Bench:
             num_batch_tokens=512,
             num_ubatch_tokens=128,
             num_sequences=NUM_SEQUENCES,
-            num_threads=2,
-            num_threads_batch=2,
+            num_threads=1,
+            num_threads_batch=1,
         )
         self.context = Context(self.model, params)
         self.batch = Batch(library, 512)

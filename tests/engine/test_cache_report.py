@@ -12,6 +12,9 @@ from tests.engine.test_cancel import leave_in_prefill
 
 from milepost.protocol.messages import Boundary, CacheAction, CacheReport
 
+# Conversations of 900 tokens that take more than a megabyte; of the recurrent kind only states.
+NUM_CROWDING: dict[models.Kind, int] = {"full": 12, "window": 12, "recurrent": 38, "hybrid": 12}
+
 
 @pytest.fixture(scope="module", params=models.KINDS)
 def kind(request: pytest.FixtureRequest) -> models.Kind:
@@ -202,7 +205,7 @@ def test_what_had_to_make_room(tiny_models: dict[models.Kind, Path], kind: model
     with running_engine(tiny_models[kind], parallel=1, parked_slots=0, cache_ram=1) as engine:
         prompt = prompt_tokens(900, seed=1)
         report_of(engine, prompt)
-        for seed in range(2, 40):
+        for seed in range(2, 2 + NUM_CROWDING[kind]):
             report_of(engine, prompt_tokens(900, seed=seed))
 
         report = report_of(engine, prompt + prompt_tokens(50, seed=2))
@@ -298,7 +301,7 @@ def test_a_pinned_conversation_outlives_the_others(
         prompt = prompt_tokens(900, seed=1)
         request_id = send(engine, prompt)
         assert engine.run(engine.client.change_cache("pin", request_id)).found
-        for seed in range(2, 40):
+        for seed in range(2, 2 + NUM_CROWDING[kind]):
             report_of(engine, prompt_tokens(900, seed=seed))
 
         assert report_of(engine, prompt + prompt_tokens(50, seed=2)).num_reused == 900

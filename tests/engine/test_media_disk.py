@@ -11,6 +11,7 @@ from tests.engine.running import RunningEngine, check_same, prompt_tokens, runni
 from tests.engine.test_disk import disk, source
 from tests.engine.test_media import FIELDS, Projectors, ask, fields, projectors, report
 from tests.media_content import make_image
+from tests.soak import soak_beside
 
 from milepost.errors import InvalidRequest
 
@@ -77,20 +78,22 @@ def test_damaged_embeddings_are_asked_for(
         check_same(answer, expected)
 
 
+@pytest.mark.parametrize("kind", soak_beside(models.KINDS, ("full", "hybrid")))
 def test_a_projector_changes_nothing_for_text(
-    tiny_models: dict[models.Kind, Path], projectors: Projectors, tmp_path: Path
+    tiny_models: dict[models.Kind, Path],
+    projectors: Projectors,
+    tmp_path: Path,
+    kind: models.Kind,
 ) -> None:
     """What is computed without one goes on with one, and the other way round."""
-    for kind in models.KINDS:
-        folder = tmp_path / kind
-        prompt = prompt_tokens(200, seed=5)
-        for settings in ({}, {"mmproj": str(projectors[kind])}, {}):
-            with running_engine(tiny_models[kind], **disk(folder, **settings)) as engine:
-                answer = engine.ask(prompt, **FIELDS)
-                prompt += [*answer.tokens, *prompt_tokens(20, seed=6)]
-        assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
-        assert source(answer) == "disk"
-        assert answer.end.timings.prompt_n == 20 + 1
+    prompt = prompt_tokens(200, seed=5)
+    for settings in ({}, {"mmproj": str(projectors[kind])}, {}):
+        with running_engine(tiny_models[kind], **disk(tmp_path, **settings)) as engine:
+            answer = engine.ask(prompt, **FIELDS)
+            prompt += [*answer.tokens, *prompt_tokens(20, seed=6)]
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+    assert source(answer) == "disk"
+    assert answer.end.timings.prompt_n == 20 + 1
 
 
 def test_another_projector_makes_other_keys(

@@ -11,9 +11,11 @@ from tests import models
 from tests.engine.conftest import Engines
 from tests.engine.running import Answer, RunningEngine, check_same, prompt_tokens, running_engine
 from tests.engine.test_cancel import leave_in_prefill
+from tests.soak import in_soak
 
 from milepost.protocol.messages import Boundary
 
+NUM_CROWDING = in_soak(8, 3)  # conversations of a megabyte of segments each
 FIELDS: dict[str, Any] = {"max_tokens": 4, "num_logprobs": 10}
 WITH_STATES: tuple[models.Kind, ...] = ("window", "recurrent", "hybrid")
 
@@ -144,11 +146,12 @@ def test_without_memory_only_the_context_is_reused(tiny_models: dict[models.Kind
         assert num_cached(engine.ask(main + prompt_tokens(9, seed=75), max_tokens=1)) == 0
 
 
+@pytest.mark.soak
 def test_a_tight_budget_is_kept_and_answers_stay_right(
     tiny_models: dict[models.Kind, Path], fresh: RunningEngine, kind: models.Kind
 ) -> None:
     with running_engine(tiny_models[kind], parallel=1, cache_ram=1) as engine:
-        for seed in range(76, 84):
+        for seed in range(76, 76 + NUM_CROWDING):
             prompt = prompt_tokens(900, seed=seed)
             ask(engine, fresh, prompt)
             ask(engine, fresh, prompt[:500] + prompt_tokens(100, seed=seed + 10))

@@ -10,12 +10,13 @@ import pytest
 from tests import models
 from tests.engine.conftest import Engines
 from tests.engine.running import RunningEngine, check_same, prompt_tokens, spec
+from tests.soak import in_soak
 
 from milepost.protocol.counters import Counters
 from milepost.protocol.messages import Delta, Finished
 from milepost.protocol.sampling import SamplingParams
 
-NUM_REQUESTS = 200
+NUM_REQUESTS = in_soak(400, 100)
 
 
 def test_requests_whose_cells_do_not_fit_together_all_finish(
@@ -120,6 +121,7 @@ def check_counters(before: Counters, after: Counters, requests: list[dict[str, A
     assert after.prefill_s > before.prefill_s
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", models.KINDS)
 def test_random_requests_leave_no_slot_busy(engines: Engines, kind: models.Kind) -> None:
     engine, randoms = engines(kind), random.Random(90)

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from tests import models
 from tests.engine.running import Answer, RunningEngine, check_same, collect, running_engine, spec
+from tests.soak import in_soak
 
 from milepost.workers.client import EngineClient
 
-NUM_ROUNDS = 15
+NUM_ROUNDS = in_soak(40, 6)
 CONTEXT = {"ctx_size": 512, "batch_size": 256, "ubatch_size": 64}
 LETTERS = range(models.token_id("a"), models.token_id("z") + 1)
 
@@ -83,6 +84,7 @@ def pair(
         yield crowded, fresh
 
 
+@pytest.mark.soak
 def test_crowded_conversations(pair: tuple[RunningEngine, RunningEngine]) -> None:
     crowded, fresh = pair
     conversations = Conversations(random.Random(3))

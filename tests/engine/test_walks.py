@@ -19,6 +19,7 @@ from tests.engine.watching import WatchedEngine, WatchedMedia, watched_engine
 from tests.media_content import Content, make_image, make_sound
 from tests.oracles.greedy_oracle import GreedyOracle, MediaOracle
 from tests.projectors import KIND_OF, write_audio_projector, write_projector
+from tests.soak import in_soak
 
 from milepost.config import EngineSettings
 from milepost.engine.checkpointing import MIN_TOKENS
@@ -30,8 +31,9 @@ from milepost.protocol.messages import TokenLogprob
 
 # Arbitrary; by number of slots, and whether there is memory for all.
 SEEDS = {(1, True): 6, (3, True): 8, (3, False): 9}
-NUM_STEPS = 14
+NUM_STEPS = in_soak(40, 8)
 AMPLE_BYTES = 64 << 20
+pytestmark = pytest.mark.soak
 # With f32 cells and without flash attention the layout of the cells hardly matters. Largest
 # difference of two logprobs in walks of some hundred other seeds: 7e-6 (full), 4e-3 (window), 3e-5
 # (recurrent), 9e-6 (hybrid). With the default cells it is 0.04, which hides a few wrong values.

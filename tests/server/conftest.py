@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests import models
+from tests.conftest import ONE_THREAD
 from tests.processes import RunningServer, running_server
 
 API_KEY = "tiny-secret"
 SMALL_CONTEXT_TOKENS = 256
 IDLE_TIMEOUT_S = 20.0
-# Two threads of a tiny model wait for each other more than they compute, and on a busy machine
-# fifty times as long (measured).
-ONE_THREAD = ("-t", "1")
 
 
 @pytest.fixture(scope="session")

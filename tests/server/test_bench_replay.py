@@ -97,7 +97,7 @@ def test_the_closed_loop_sends_the_replies_of_the_server(server: RunningServer) 
 
 
 def test_a_cancelled_prefill_counts_as_far_as_it_came(slow_server: RunningServer) -> None:
-    long_text = {"role": "user", "content": "A long story. " * 600}
+    long_text = {"role": "user", "content": "A long story. " * 250}
     threads = {"main": [long_text, {"role": "assistant", "content": ""}]}
     lines = (line(0, 1, cancel_after_fraction=0.3), line(1, 1))
 

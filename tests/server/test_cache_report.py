@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests import models
-from tests.conftest import StartServer
+from tests.conftest import ONE_THREAD, StartServer
 from tests.processes import RunningServer
-from tests.server.conftest import API_KEY, ONE_THREAD, wait_until_idle
+from tests.server.conftest import API_KEY, wait_until_idle
 
 SYSTEM = "You are a careful assistant. " * 20
 LONG = "Please look at the following files and say what they do. " * 12

