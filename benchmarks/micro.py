@@ -42,7 +42,7 @@ from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
-from milepost.protocol.messages import Delta, Generate
+from milepost.protocol.messages import Delta, Generate, GenerationParams, PromptInput, encode_tokens
 from milepost.protocol.sampling import SamplingParams
 from milepost.traces.trace import TraceRequest
 
@@ -177,10 +177,9 @@ def measure_protocol(_: Path, __: int, repeats: int) -> Values:
     answer = Delta(request_id=1, text=" word", tokens=(100,))
 
     def go_round(prompt: Any) -> None:
-        tokens = prompt.astype("<i4").tobytes()
-        sampling = SamplingParams()
+        params = GenerationParams(sampling=SamplingParams(), max_tokens=16)
         frame = encode_frame(
-            Generate(request_id=1, tokens=tokens, sampling=sampling, max_tokens=16)
+            Generate(request_id=1, prompt=PromptInput(tokens=encode_tokens(prompt)), params=params)
         )
         transfer(ours, theirs, frame, to_engine)
         transfer(theirs, ours, encode_frame(answer), from_engine)

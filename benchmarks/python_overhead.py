@@ -39,11 +39,14 @@ from milepost.protocol.messages import (
     Finished,
     FromEngine,
     Generate,
+    GenerationParams,
     Hello,
     Load,
     LoadFailed,
+    PromptInput,
     Ready,
     Shutdown,
+    encode_tokens,
 )
 from milepost.protocol.sampling import SamplingParams
 
@@ -128,9 +131,8 @@ def make_request(request_id: int, max_tokens: int, sampling: SamplingParams) -> 
     prompt = draw_tokens(NUM_PROMPT_TOKENS, seed=request_id)
     return Generate(
         request_id=request_id,
-        tokens=prompt.astype("<i4").tobytes(),
-        sampling=sampling,
-        max_tokens=max_tokens,
+        prompt=PromptInput(tokens=encode_tokens(prompt)),
+        params=GenerationParams(sampling=sampling, max_tokens=max_tokens),
     )
 
 

@@ -16,18 +16,21 @@ from typing import Any, TypeVar
 
 from tests import models
 from tests.processes import clean_environment
+from tests.requests import split_request
 
 from milepost.config import EngineSettings, LogSettings
 from milepost.protocol.counters import Counters, DiskSizes
 from milepost.protocol.messages import (
     Delta,
     Finished,
+    GenerationParams,
+    PromptInput,
     PromptProgress,
     Status,
     TokenLogprob,
 )
 from milepost.protocol.sampling import SamplingParams
-from milepost.workers.client import EngineClient, GenerateSpec
+from milepost.workers.client import EngineClient
 from milepost.workers.supervisor import Supervisor
 
 T = TypeVar("T")
@@ -125,16 +128,16 @@ class RunningEngine:
         return status.num_waiting == 0 and all(slot.state == "idle" for slot in status.slots)
 
 
-def spec(tokens: Sequence[int], **fields: Any) -> GenerateSpec:
+def spec(tokens: Sequence[int], **fields: Any) -> tuple[PromptInput, GenerationParams]:
     """Return a request; greedy unless told otherwise."""
-    return GenerateSpec(tokens=tokens, sampling=fields.pop("sampling", GREEDY), **fields)
+    return split_request(tokens, **{"sampling": GREEDY, **fields})
 
 
 async def collect(client: EngineClient, tokens: Sequence[int], **fields: Any) -> Answer:
     """Return the whole answer to one request."""
-    wanted = spec(tokens, **fields)
-    answer = Answer([ChoiceAnswer() for _ in range(wanted.num_choices)])
-    async with client.generate(wanted) as generation:
+    prompt, params = spec(tokens, **fields)
+    answer = Answer([ChoiceAnswer() for _ in range(params.num_choices)])
+    async with client.generate(prompt, params) as generation:
         async for event in generation:
             match event:
                 case PromptProgress():

@@ -343,7 +343,7 @@ def send(engine: RunningEngine, tokens: list[int], *boundaries: Boundary) -> int
 
     async def ask() -> int:
         wanted = spec(tokens, max_tokens=1, boundaries=boundaries)
-        async with engine.client.generate(wanted) as generation:
+        async with engine.client.generate(*wanted) as generation:
             async for _ in generation:
                 pass
             return generation.request_id

@@ -18,7 +18,7 @@ NUM_PROMPT = 4600  # two batches and a rest: some seconds on one thread of a tin
 
 async def leave_in_prefill(client: EngineClient, tokens: list[int]) -> float:
     """Cancel a request within its prefill; return the seconds until the engine answers."""
-    async with client.generate(spec(tokens, wants_progress=True)) as generation:
+    async with client.generate(*spec(tokens, wants_progress=True)) as generation:
         async for event in generation:
             if isinstance(event, PromptProgress) and event.num_processed > event.num_cached:
                 break
@@ -29,14 +29,14 @@ async def leave_in_prefill(client: EngineClient, tokens: list[int]) -> float:
 
 async def leave_at_once(client: EngineClient, tokens: list[int]) -> None:
     """Cancel a request while its first batch is computed."""
-    async with client.generate(spec(tokens, wants_progress=True)) as generation:
+    async with client.generate(*spec(tokens, wants_progress=True)) as generation:
         async for event in generation:
             if isinstance(event, PromptProgress):
                 break
 
 
 async def leave_in_decode(client: EngineClient, tokens: list[int], num_deltas: int) -> None:
-    async with client.generate(spec(tokens)) as generation:
+    async with client.generate(*spec(tokens)) as generation:
         async for event in generation:
             num_deltas -= isinstance(event, Delta)
             if num_deltas == 0:
@@ -111,7 +111,7 @@ def test_a_waiting_request_is_forgotten(engines: Engines) -> None:
             for seed in range(50, 54)
         ]
         await asyncio.sleep(0)
-        async with client.generate(spec(prompt_tokens(20, seed=54))):
+        async with client.generate(*spec(prompt_tokens(20, seed=54))):
             while (await client.get_status()).num_waiting == 0:
                 pass
             assert not any(task.done() for task in running)
@@ -127,7 +127,7 @@ def test_choices_are_cancelled_together(engines: Engines) -> None:
 
     async def test() -> None:
         async with engine.client.generate(
-            spec(prompt_tokens(20, seed=55), num_choices=3)
+            *spec(prompt_tokens(20, seed=55), num_choices=3)
         ) as generation:
             seen = set[int]()
             async for event in generation:
@@ -144,7 +144,7 @@ def test_a_cancel_that_comes_too_late_changes_nothing(engines: Engines) -> None:
     engine = engines("full")
 
     async def test() -> None:
-        async with engine.client.generate(spec(prompt_tokens(20, seed=56), max_tokens=2)):
+        async with engine.client.generate(*spec(prompt_tokens(20, seed=56), max_tokens=2)):
             await engine.client.get_status()
             await asyncio.sleep(0.05)  # the answer is complete, but not read
 
@@ -171,7 +171,7 @@ async def interleaved(engine: RunningEngine) -> list[str]:
     long_prompt = spec(prompt_tokens(NUM_PROMPT, seed=59), max_tokens=1, wants_progress=True)
 
     async def prefill() -> None:
-        async with engine.client.generate(long_prompt) as generation:
+        async with engine.client.generate(*long_prompt) as generation:
             order.append("begin")
             async for event in generation:
                 if isinstance(event, PromptProgress):
@@ -179,7 +179,7 @@ async def interleaved(engine: RunningEngine) -> list[str]:
                 if isinstance(event, Finished):
                     order.append("end")
 
-    async with engine.client.generate(spec(prompt_tokens(30, seed=58))) as stream:
+    async with engine.client.generate(*spec(prompt_tokens(30, seed=58))) as stream:
         await anext(stream)
         task = asyncio.create_task(prefill())
         async for event in stream:

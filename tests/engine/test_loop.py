@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pytest
 from tests import models
 from tests.engine.running import GREEDY, prompt_tokens
+from tests.requests import make_generate
 
 from milepost.config import EngineSettings
 from milepost.engine.loop import Loop
@@ -159,10 +159,8 @@ def hybrid_bench(hybrid: Model) -> Iterator[Bench]:
 
 
 def generate(request_id: int, num_tokens: int, **fields: Any) -> Generate:
-    tokens = np.array(prompt_tokens(num_tokens, seed=request_id), np.int32)
-    return Generate(
-        request_id=request_id, tokens=tokens.tobytes(), **{"sampling": GREEDY, **fields}
-    )
+    tokens = prompt_tokens(num_tokens, seed=request_id)
+    return make_generate(request_id, tokens, **{"sampling": GREEDY, **fields})
 
 
 def test_a_newcomer_waits_for_cells_and_the_older_stream_goes_on(bench: Bench) -> None:

@@ -96,7 +96,7 @@ async def run_request(
 ) -> list[Finished]:
     """Take a number of events of a request, or all when it is negative; return its ends."""
     ends, num_tokens = [], dict.fromkeys(range(request["num_choices"]), 0)
-    async with engine.client.generate(spec(**request)) as generation:
+    async with engine.client.generate(*spec(**request)) as generation:
         async for event in generation:
             if num_events == 0:
                 break

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import pytest
 from tests import models
 from tests.engine.running import GREEDY, RunningEngine, prompt_tokens, running_engine, spec
 from tests.processes import clean_environment
+from tests.requests import make_generate
 
 from milepost.config import EngineSettings, LogSettings
 from milepost.errors import EngineDied, ModelFileError, Unavailable
@@ -94,8 +94,7 @@ def load_message(model: Path, **settings: Any) -> Load:
 
 
 def generate_message(request_id: int, tokens: list[int], **fields: Any) -> Generate:
-    data = np.array(tokens, np.int32).tobytes()
-    return Generate(request_id=request_id, tokens=data, sampling=GREEDY, **fields)
+    return make_generate(request_id, tokens, sampling=GREEDY, **fields)
 
 
 @pytest.fixture
@@ -282,7 +281,7 @@ def test_cancels_of_unknown_requests_are_ignored(raw: RawEngine, model: Path) ->
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (Generate(request_id=1, tokens=b"abc", sampling=GREEDY), "3 bytes are not a whole number"),
+        (make_generate(1, b"abc"), "3 bytes are not a whole number"),
         (generate_message(1, [70], num_choices=0), "n is 0, but this server decodes at most 2"),
         (generate_message(1, [70], num_choices=-1), "n is -1"),
     ],
@@ -329,7 +328,7 @@ async def kill_while_streaming(engine: RunningEngine) -> None:
     assert pid is not None
     requests = [spec(prompt_tokens(10, seed)) for seed in range(4)]  # two run, two wait
     async with contextlib.AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(client.generate(one)) for one in requests]
+        streams = [await stack.enter_async_context(client.generate(*one)) for one in requests]
         await anext(streams[0])
         await anext(streams[1])
         os.kill(pid, signal.SIGKILL)
@@ -354,7 +353,7 @@ def test_a_model_file_that_vanishes_is_tried_again_until_it_is_back(
             engine.run(asyncio.sleep(0.02))
         assert engine.client.state == "restarting"
         with pytest.raises(Unavailable, match="being started again"):
-            engine.client.generate(spec([70]))
+            engine.client.generate(*spec([70]))
         (tmp_path / "elsewhere.gguf").rename(path)
         while engine.client.state != "ready":
             engine.run(asyncio.sleep(0.02))
@@ -372,7 +371,7 @@ def test_a_model_that_cannot_be_loaded_fails_for_good(tmp_path: Path) -> None:
             await supervisor.start()
         assert client.state == "failed"
         with pytest.raises(Unavailable, match="cannot be loaded"):
-            client.generate(spec([70]))
+            client.generate(*spec([70]))
         await supervisor.stop()
 
     asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))

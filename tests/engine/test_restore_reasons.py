@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.engine.running import GREEDY, prompt_tokens
 from tests.engine.test_loop import FakeConnection
+from tests.requests import make_generate
 
 from milepost.config import EngineSettings
 from milepost.engine.loop import Loop
@@ -18,7 +18,7 @@ from milepost.engine.main import make_context, make_runtime
 from milepost.errors import StateRefused
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.state import StateIO
-from milepost.protocol.messages import CacheReport, Finished, Generate, GetStatus, Status
+from milepost.protocol.messages import CacheReport, Finished, GetStatus, Status
 
 
 @dataclass
@@ -45,10 +45,7 @@ class Bench:
     def ask(self, tokens: list[int]) -> CacheReport:
         """Return the report on a prompt."""
         self.connection.sent.clear()
-        data = np.array(tokens, np.int32).tobytes()
-        self.connection.inbox.append(
-            Generate(request_id=1, tokens=data, sampling=GREEDY, max_tokens=1)
-        )
+        self.connection.inbox.append(make_generate(1, tokens, sampling=GREEDY, max_tokens=1))
         for _ in range(100):
             self.loop.step()
             for message in self.connection.sent:

@@ -106,7 +106,7 @@ async def ask(client: EngineClient, asked: Asked) -> Answer | None:
             client, asked.tokens, max_tokens=6, num_logprobs=10, num_choices=asked.num_choices
         )
     num_left = asked.num_events
-    async with client.generate(spec(asked.tokens, max_tokens=12, wants_progress=True)) as stream:
+    async with client.generate(*spec(asked.tokens, max_tokens=12, wants_progress=True)) as stream:
         async for _ in stream:
             num_left -= 1
             if num_left < 0:

@@ -17,6 +17,7 @@ import numpy as np
 from tests.engine.running import GREEDY
 from tests.engine.test_loop import FakeConnection
 from tests.media_content import Content
+from tests.requests import make_generate
 
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.config import EngineSettings
@@ -38,7 +39,6 @@ from milepost.protocol.messages import (
     Delta,
     Failed,
     Finished,
-    Generate,
     MediaCounts,
     MediaData,
     NeedMedia,
@@ -204,7 +204,7 @@ class WatchedEngine:
         number = next(self.numbers)
         tokens = np.array(prompt, np.int32)
         fields = {"sampling": GREEDY, "num_logprobs": 10, **fields}
-        message = Generate(request_id=number, tokens=tokens.tobytes(), **fields)
+        message = make_generate(number, tokens, **fields)
         self.replies[number] = Reply(tokens)
         if not self.media_waits:
             expanded = self.loop.parts.media.expand(message, tokens)

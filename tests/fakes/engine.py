@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 from milepost.protocol.messages import (
@@ -16,14 +17,17 @@ from milepost.protocol.messages import (
     Delta,
     Divergence,
     Finished,
+    GenerationParams,
     MediaRef,
     ModelInfo,
+    PromptInput,
     PromptProgress,
     SlotStatus,
     Status,
     Timings,
+    decode_tokens,
 )
-from milepost.workers.client import GenerateSpec
+from milepost.workers.client import MediaContents
 from milepost.workers.waiting_line import WaitingLine
 
 Step = Delta | Finished | PromptProgress | Exception | asyncio.Event  # an event is waited for
@@ -109,6 +113,23 @@ class FakeGeneration:
                 yield step
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request to the engine; has the fields of both of its parts."""
+
+    prompt: PromptInput
+    params: GenerationParams
+    media_contents: MediaContents
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the prompt."""
+        return decode_tokens(self.prompt.tokens).tolist()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.prompt if name in PromptInput.__struct_fields__ else self.params, name)
+
+
 @dataclass
 class FakeEngine:
     """Implements what the API uses of `milepost.workers.client.EngineClient`."""
@@ -117,7 +138,7 @@ class FakeEngine:
     state: str = "ready"
     failure: str = ""
     model: ModelInfo | None = MODEL
-    specs: list[GenerateSpec] = field(default_factory=list)
+    specs: list[Asked] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
     changes: list[tuple[CacheAction, int]] = field(default_factory=list)
     knows_requests: bool = True
@@ -128,9 +149,11 @@ class FakeEngine:
         """Raise QueueFull if the line is too long."""
         self.line.check(num_choices, [1] * self.num_open, MODEL.num_parallel)
 
-    def generate(self, spec: GenerateSpec) -> FakeGeneration:
+    def generate(
+        self, prompt: PromptInput, params: GenerationParams, media: MediaContents
+    ) -> FakeGeneration:
         """Note the request and return its events; the first one has the number 1."""
-        self.specs.append(spec)
+        self.specs.append(Asked(prompt, params, media))
         self.generations.append(FakeGeneration(self.steps, request_id=len(self.specs)))
         return self.generations[-1]
 

@@ -20,48 +20,30 @@ from milepost.chat.reply_memory.reply_store import ReplyContext, ReplyKeeper, Sa
 from milepost.errors import ContextExceeded, InvalidRequest
 from milepost.media.loader import MediaFiles
 from milepost.protocol.messages import (
-    Boundary,
     Delta,
     Finished,
-    MediaRef,
+    GenerationParams,
+    PromptInput,
     PromptProgress,
-    ReasoningLimit,
 )
-from milepost.protocol.sampling import SamplingParams
-from milepost.workers.client import GenerateSpec, Generation
+from milepost.workers.client import NO_MEDIA, Generation, MediaContents
 
 Event = Delta | Finished | PromptProgress
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens to go on from; with `boundaries` where the prompt came from a conversation."""
+    """A prompt for the engine, and what the front end has to know about it."""
 
-    tokens: Sequence[int]
-    boundaries: tuple[Boundary, ...] = ()
-    keeps_prompt_end: bool = False
-    has_new_tools: bool = False
-    shown_tokens: tuple[int, ...] = ()  # control tokens that are a part of the text
-    constraint: str = ""  # a grammar for llguidance that replies are held to
-    reasoning: ReasoningLimit | None = None
+    input: PromptInput
     reply: ReplyContext | None = None  # to keep replies by; None where there is no conversation
     replies: RepliesFound | None = None  # those in the conversation
-    media: tuple[MediaRef, ...] = ()  # between the tokens, in rising order of their positions
-    files: MediaFiles | None = None  # their content; None without media
+    files: MediaFiles | None = None  # the content of its media; None without any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionParams:
-    """What is asked for, besides the prompt; the same for every prompt of a request."""
-
-    sampling: SamplingParams
-    max_tokens: int  # per choice; -1: until the context is full; 0: prefill only
-    stop: tuple[str, ...]
-    num_choices: int
-    num_logprobs: int  # alternatives per token; 0: only the sampled one; -1: none
-    cache_prompt: bool
-    wants_progress: bool
-    special: bool  # control tokens are spelled out in the text
+    @property
+    def contents(self) -> MediaContents:
+        """Its media, for the engine."""
+        return MediaContents(self.files.held, self.files.read) if self.files else NO_MEDIA
 
 
 class Completion:
@@ -74,20 +56,20 @@ class Completion:
     def __init__(
         self,
         services: Services,
-        specs: Sequence[GenerateSpec],
+        prompts: Sequence[Prompt],
+        params: GenerationParams,
         record: RequestRecord,
-        contexts: Sequence[ReplyContext | None],
     ) -> None:
-        assert specs, "a request has at least one prompt"
+        assert prompts, "a request has at least one prompt"
         self._services = services
-        self._specs = specs
+        self._prompts = prompts
+        self._params = params
         self._record = record
         self._stack = AsyncExitStack()
         self._generations: list[Generation] = []
         self._ends: dict[int, Finished] = {}
-        self.num_choices = specs[0].num_choices  # of each prompt
-        self.num_results = len(specs) * self.num_choices  # of all prompts
-        self._contexts = contexts  # of each prompt
+        self.num_choices = params.num_choices  # of each prompt
+        self.num_results = len(prompts) * self.num_choices  # of all prompts
         self._sampled = [SampledReply() for _ in range(self.num_results)]
         self._keeper = ReplyKeeper(services.replies, services.vocab)
 
@@ -96,8 +78,10 @@ class Completion:
         self._services.engine.check_room(self.num_choices)
         self._services.requests.add(self._record)
         async with AsyncExitStack() as stack:
-            for number, spec in enumerate(self._specs):
-                generation = await stack.enter_async_context(self._services.engine.generate(spec))
+            for number, prompt in enumerate(self._prompts):
+                generation = await stack.enter_async_context(
+                    self._services.engine.generate(prompt.input, self._params, prompt.contents)
+                )
                 self._generations.append(generation)
                 self._record.engine_ids.append(generation.request_id)
                 generation.on_late_event = partial(self._note_late, number * self.num_choices)
@@ -153,22 +137,21 @@ class Completion:
 
     def _keep(self, index: int) -> None:
         """Keep the tokens of a choice for the request that will send it back."""
-        number = index // self.num_choices
-        context, spec = self._contexts[number], self._specs[number]
-        if context is not None:
+        prompt = self._prompts[index // self.num_choices]
+        if prompt.reply is not None:
             self._keeper.keep(
-                context,
+                prompt.reply,
                 self._sampled[index],
-                lambda token: spec.special or token in spec.shown_tokens,
+                lambda token: self._params.special or token in prompt.input.shown_tokens,
             )
 
     def _note_end(self, index: int, end: Finished) -> None:
         self._ends[index] = end
         self._record.num_decoded_tokens += end.timings.predicted_n
         if index % self.num_choices == 0:
-            spec = self._specs[index // self.num_choices]
-            if spec.media:  # what they take is known to the engine only
-                self._record.num_prompt_tokens += end.num_prompt_tokens - len(spec.tokens)
+            prompt = self._prompts[index // self.num_choices].input
+            if prompt.media:  # what they take is known to the engine only
+                self._record.num_prompt_tokens += end.num_prompt_tokens - prompt.num_tokens
             self._record.num_cached_tokens += end.timings.cache_n
             self._record.ends.append(end)
 
@@ -176,7 +159,7 @@ class Completion:
 def plan_completion(
     services: Services,
     prompts: Sequence[Prompt],
-    params: CompletionParams,
+    params: GenerationParams,
     record: RequestRecord,
 ) -> Completion:
     """Return a completion that is ready to start.
@@ -186,34 +169,12 @@ def plan_completion(
     """
     num_context_tokens = services.model.num_context_tokens
     for prompt in prompts:
-        if not prompt.tokens and not prompt.media:
+        num_tokens = prompt.input.num_tokens
+        if num_tokens == 0 and not prompt.input.media:
             raise InvalidRequest("the prompt has no tokens", param="prompt")
-        if len(prompt.tokens) >= num_context_tokens:
-            raise ContextExceeded(len(prompt.tokens), num_context_tokens)
+        if num_tokens >= num_context_tokens:
+            raise ContextExceeded(num_tokens, num_context_tokens)
     if prompts and (replies := prompts[0].replies) is not None:
         record.replies, record.history_keys = replies.counts, replies.history_keys
-    record.num_prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
-    specs = [
-        GenerateSpec(
-            tokens=prompt.tokens,
-            sampling=params.sampling,
-            max_tokens=params.max_tokens,
-            stop=params.stop,
-            num_choices=params.num_choices,
-            num_logprobs=params.num_logprobs,
-            cache_prompt=params.cache_prompt,
-            wants_progress=params.wants_progress,
-            special=params.special,
-            shown_tokens=prompt.shown_tokens,
-            boundaries=prompt.boundaries,
-            keeps_prompt_end=prompt.keeps_prompt_end,
-            has_new_tools=prompt.has_new_tools,
-            constraint=prompt.constraint,
-            reasoning=prompt.reasoning,
-            media=prompt.media,
-            media_data=prompt.files.held if prompt.files else {},
-            read_media=prompt.files.read if prompt.files else None,
-        )
-        for prompt in prompts
-    ]
-    return Completion(services, specs, record, [prompt.reply for prompt in prompts])
+    record.num_prompt_tokens = sum(prompt.input.num_tokens for prompt in prompts)
+    return Completion(services, prompts, params, record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from milepost.api.completion import CompletionParams
 from milepost.api.fields import Boolean, Integer, RequestModel
 from milepost.api.sampling_fields import (
     INT32_MAX,
@@ -18,6 +17,7 @@ from milepost.api.services import Services
 from milepost.api.token_fields import parse_stop
 from milepost.config import Settings
 from milepost.errors import InvalidRequest, NotSupported
+from milepost.protocol.messages import GenerationParams
 
 
 class StreamOptions(RequestModel):
@@ -64,7 +64,7 @@ class AnswerWishes:
 
 def build_params(
     fields: GenerationFields, services: Services, num_logprobs: int
-) -> CompletionParams:
+) -> GenerationParams:
     """Return the parameters of a generation; raises InvalidRequest for the first bad field."""
     _check_unsupported(fields)
     context = SamplingContext(
@@ -72,7 +72,7 @@ def build_params(
         vocab=services.vocab,
         num_context_tokens=services.model.num_context_tokens,
     )
-    return CompletionParams(
+    return GenerationParams(
         sampling=build_sampling_params(fields, context),
         max_tokens=_choose_max_tokens(fields, services.settings),
         stop=parse_stop(fields.stop),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from milepost.api.completion import Prompt
 from milepost.api.services import Services
 from milepost.chat.conversation.media_parts import MediaPart
@@ -34,7 +36,7 @@ async def add_media(
         )
         for pos, facts in zip(positions, files.facts, strict=True)
     )
-    return replace(prompt, media=media, files=files)
+    return replace(prompt, input=msgspec.structs.replace(prompt.input, media=media), files=files)
 
 
 def check_modalities(model: ModelInfo, parts: Sequence[MediaPart]) -> None:

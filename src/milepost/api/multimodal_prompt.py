@@ -21,6 +21,7 @@ from milepost.chat.conversation.media_parts import MediaKind, MediaPart
 from milepost.chat.prompts.raw_prompts import tokenize_around, tokenize_one, tokenize_raw
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
+from milepost.protocol.messages import PromptInput, encode_tokens
 
 MEDIA_MARKER = "<__media__>"
 
@@ -42,7 +43,12 @@ async def prepare_raw_prompts(
         num_body_bytes, lambda: draft_prompts(services.vocab, prompt)
     )
     return [
-        await add_media(services, Prompt(draft.tokens), draft.parts, draft.positions)
+        await add_media(
+            services,
+            Prompt(PromptInput(tokens=encode_tokens(draft.tokens))),
+            draft.parts,
+            draft.positions,
+        )
         for draft in drafts
     ]
 

@@ -43,5 +43,5 @@ def build_token_counts_router(services: Services) -> APIRouter:
 
 async def count_tokens(services: Services, prompt: Prompt) -> int:
     """Return how many tokens a prompt has, its media included."""
-    counts = await services.engine.count_media(prompt.media) if prompt.media else ()
-    return len(prompt.tokens) + sum(counts)
+    counts = await services.engine.count_media(prompt.input.media) if prompt.input.media else ()
+    return prompt.input.num_tokens + sum(counts)

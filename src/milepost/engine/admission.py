@@ -51,9 +51,9 @@ class Admission:
             raise InvalidRequest("the prompt has no tokens")
         if len(prompt) >= context.num_context_tokens:
             raise ContextExceeded(len(prompt), context.num_context_tokens)
-        if not 1 <= message.num_choices <= len(self._slots.slots):
+        if not 1 <= message.params.num_choices <= len(self._slots.slots):
             raise InvalidRequest(
-                f"n is {message.num_choices}, but this server decodes at most "
+                f"n is {message.params.num_choices}, but this server decodes at most "
                 f"{len(self._slots.slots)} choices at a time (--parallel)",
                 param="n",
             )
@@ -74,7 +74,7 @@ class Admission:
         """
         samplers: list[Sampler] = []
         with contextlib.ExitStack() as stack:
-            for index in range(request.message.num_choices):
+            for index in range(request.message.params.num_choices):
                 sampler = self._make_sampler(request.message, index)
                 stack.callback(sampler.close)
                 sampler.prime(request.prompt)
@@ -84,9 +84,9 @@ class Admission:
 
     def _make_sampler(self, message: Generate, index: int) -> Sampler:
         constraint = self._constraints.make(message)
-        seed = seed_of_choice(message.sampling.seed, index)
+        seed = seed_of_choice(message.params.sampling.seed, index)
         try:
-            return Sampler(self._runtime.context, message.sampling, seed, constraint)
+            return Sampler(self._runtime.context, message.params.sampling, seed, constraint)
         except BaseException:
             if constraint is not None:
                 constraint.close()
@@ -96,13 +96,13 @@ class Admission:
         """Let a request take its slots; its first sequence computes the prompt for all."""
         message = request.message
         request.prefill_started_s = self._clock()
-        start = self._restorer.start(request.prompt, reuse=message.cache_prompt)
+        start = self._restorer.start(request.prompt, reuse=message.params.cache_prompt)
         request.facts = start.facts
         request.num_cached = start.facts.num_reused
         request.known_logits = start.known_logits
         self._restorer.clear_idle(start.slot)
         plan_request(request, self._runtime, self._limits, start.match)
-        limit = message.reasoning
+        limit = message.prompt.reasoning
         for index, sampler in enumerate(samplers):
             slot = start.slot if index == 0 else self._restorer.start_empty()
             request.sequences.append(
@@ -112,7 +112,7 @@ class Admission:
                     slot_id=slot.slot_id,
                     sampler=sampler,
                     detokenizer=Detokenizer(),
-                    stop=StopMatcher(message.stop),
+                    stop=StopMatcher(message.params.stop),
                     budget=ReasoningBudget(limit) if limit is not None else None,
                     tokens=request.prompt,
                     num_tokens=len(request.prompt),

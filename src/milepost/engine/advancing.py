@@ -86,7 +86,7 @@ class Advancer:
 
     def _send_progress(self, request: Request) -> None:
         """Tell the client how far the prefill is, if it wants to know."""
-        if request.message.wants_progress:
+        if request.message.params.wants_progress:
             self._connection.send(
                 PromptProgress(
                     request_id=request.request_id,

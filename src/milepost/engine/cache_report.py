@@ -116,14 +116,14 @@ def _explain_loss(facts: PrefixFacts) -> CacheReason:
 
 def _explain_divergence(message: Generate, prompt: Tokens, facts: PrefixFacts) -> CacheReason:
     pos = facts.num_known
-    own = find_message(message.boundaries, pos)
+    own = find_message(message.prompt.boundaries, pos)
     if own is None:
         return "branch"
     if own.role in SYSTEM_ROLES:
-        return "changed_tools" if message.has_new_tools else "changed_system"
+        return "changed_tools" if message.prompt.has_new_tools else "changed_system"
     replaced = np.concatenate(facts.replaced)
-    heads = _find_heads(message.boundaries, prompt)
-    rejoin = _find_rejoin(message.boundaries, prompt, pos, replaced)
+    heads = _find_heads(message.prompt.boundaries, prompt)
+    rejoin = _find_rejoin(message.prompt.boundaries, prompt, pos, replaced)
     if rejoin is not None:
         at, known_at = rejoin
         num_gone = _count(replaced[:known_at], heads) - _count(prompt[pos:at], heads)
@@ -141,7 +141,7 @@ def _explain_divergence(message: Generate, prompt: Tokens, facts: PrefixFacts) -
 
 def _is_begun(message: Generate, own: Boundary, pos: int) -> bool:
     """Return whether a message that is not the last begins as it did; the last one may be typed."""
-    starts = [end.pos for end in message.boundaries if end.pos <= pos]
+    starts = [end.pos for end in message.prompt.boundaries if end.pos <= pos]
     return own.kind == "message_end" and pos - max(starts, default=0) >= MIN_KNOWN_TOKENS
 
 

@@ -149,11 +149,11 @@ class ConstraintMaker:
         is one that llguidance cannot use.
         """
         vocab = self._model.vocab
-        if message.constraint:
-            matcher = self._compile(message.constraint).deep_copy()
+        if message.prompt.constraint:
+            matcher = self._compile(message.prompt.constraint).deep_copy()
             return MatcherConstraint(matcher, vocab.num_tokens, vocab.eog_tokens)
-        if message.sampling.grammar:
-            return GbnfConstraint(self._model.library, vocab, message.sampling.grammar)
+        if message.params.sampling.grammar:
+            return GbnfConstraint(self._model.library, vocab, message.params.sampling.grammar)
         return None
 
     def _compile(self, text: str) -> LLMatcher:

@@ -40,14 +40,14 @@ class Decoder:
 
         Sends a Delta when there is text; the caller sends the Finished.
         """
-        if sequence.request.message.max_tokens == 0:
+        if sequence.request.message.params.max_tokens == 0:
             return "limit"
         token = self._choose(sequence, lambda: sequence.sampler.sample(row))
         return self._take(sequence, token, row)
 
     def step_from(self, sequence: Sequence, logits: np.ndarray) -> FinishReason | None:
         """Do the same with logits that were kept, float32 of shape (num_vocab,)."""
-        if sequence.request.message.max_tokens == 0:
+        if sequence.request.message.params.max_tokens == 0:
             return "limit"
         token = self._choose(sequence, lambda: sequence.sampler.sample_from(logits))
         return self._take(sequence, token, logits)
@@ -90,7 +90,7 @@ class Decoder:
         sequence.append(token)
         self._note_token(sequence, token, logits)
         message = sequence.request.message
-        is_shown = message.special or token in message.shown_tokens
+        is_shown = message.params.special or token in message.prompt.shown_tokens
         token_bytes = self._vocab.token_bytes(token, special=is_shown)
         text = sequence.stop.feed(sequence.detokenizer.feed(token_bytes))
         if sequence.budget is not None:
@@ -101,7 +101,7 @@ class Decoder:
 
     def _note_token(self, sequence: Sequence, token: int, logits: int | np.ndarray) -> None:
         sequence.unsent_tokens.append(token)
-        num_top = sequence.request.message.num_logprobs
+        num_top = sequence.request.message.params.num_logprobs
         if num_top >= 0:
             if isinstance(logits, int):
                 logits = self._context.logits(logits)
@@ -110,7 +110,7 @@ class Decoder:
             )
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
-        max_tokens = sequence.request.message.max_tokens
+        max_tokens = sequence.request.message.params.max_tokens
         if sequence.stop.found:
             return "stop_string"
         if 0 <= max_tokens <= sequence.num_decoded:

@@ -46,7 +46,7 @@ class Finisher:
 
     def cancel_unbegun(self, request: Request) -> None:
         """Tell that a request was cancelled before it had slots."""
-        for index in range(request.message.num_choices):
+        for index in range(request.message.params.num_choices):
             self._connection.send(cancelled_message(request, index))
 
     def fail(self, request: Request, error: MilepostError) -> None:

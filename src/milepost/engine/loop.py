@@ -17,7 +17,7 @@ from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.finishing import Finisher
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.parts import make_parts
-from milepost.engine.sequence import Request, parse_tokens
+from milepost.engine.sequence import Request
 from milepost.engine.status import describe_status
 from milepost.engine.step_plan import ScheduledTokens
 from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
@@ -31,6 +31,7 @@ from milepost.protocol.messages import (
     GetStatus,
     MediaData,
     Shutdown,
+    decode_tokens,
 )
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class Loop:
         admission = self.parts.admission
         self._statistics.counters.num_requests += 1
         try:
-            tokens = parse_tokens(message.tokens)
+            tokens = decode_tokens(message.prompt.tokens)
             admission.check_tokens(tokens)
             expanded = self._media.expand(message, tokens)
             self._statistics.counters.num_prompt_tokens += len(expanded.keys)
@@ -143,7 +144,7 @@ class Loop:
     def _cancel(self, request_id: int) -> None:
         request = self._scheduler.withdraw_request(request_id)
         if held := self._media.drop_held(request_id):
-            request = Request(held, parse_tokens(held.tokens), self.parts.clock())
+            request = Request(held, decode_tokens(held.prompt.tokens), self.parts.clock())
         if request is not None:
             self._finisher.cancel_unbegun(request)
         self._finisher.cancel(request_id)

@@ -35,13 +35,15 @@ def plan_request(
         PlacementRequest(
             start=request.num_cached,
             end=len(request.prompt),
-            boundaries=tuple(Boundary(found.pos, found.kind) for found in message.boundaries),
+            boundaries=tuple(
+                Boundary(found.pos, found.kind) for found in message.prompt.boundaries
+            ),
             divergences=match.divergences,
             has_states=traits.has_states,
             num_batch_tokens=context.num_batch_tokens,
             num_ubatch_tokens=context.num_ubatch_tokens,
             limits=limits,
-            wants_prompt_end=message.keeps_prompt_end,
+            wants_prompt_end=message.prompt.keeps_prompt_end,
             media=tuple((span.start, span.end) for span in request.spans),
         )
     )

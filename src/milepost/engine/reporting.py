@@ -54,7 +54,7 @@ class Reporter:
             num_prefilled_twice=num_twice,
             num_failed_restores=facts.num_failed,
             num_refused_sources=facts.num_refused,
-            num_media=len(request.message.media),
+            num_media=len(request.message.prompt.media),
             num_media_encoded=request.num_media_encoded,
             divergence=self._describe_divergence(request, facts),
             reason=choose_reason(request.message, prompt, facts),
@@ -73,7 +73,7 @@ class Reporter:
         if not is_diverging(facts):
             return None
         pos = facts.num_known
-        message = find_message(request.message.boundaries, pos)
+        message = find_message(request.message.prompt.boundaries, pos)
         return Divergence(
             pos=pos,
             message_index=message.message_index if message else -1,

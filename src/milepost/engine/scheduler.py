@@ -90,10 +90,10 @@ class Scheduler:
         if any(sequence.state == "preempted" for sequence in self.running.values()):
             return
         for request in list(self.waiting):
-            if self._slots.num_idle < request.message.num_choices:
+            if self._slots.num_idle < request.message.params.num_choices:
                 self._restorer.prefetch(request)
                 return
-            if request.message.cache_prompt and self._waits_for_prefix(request):
+            if request.message.params.cache_prompt and self._waits_for_prefix(request):
                 continue
             self.waiting.remove(request)
             try:

@@ -22,11 +22,9 @@ from milepost.engine.media.prompt import MediaSpan
 from milepost.engine.reasoning_budget import ReasoningBudget
 from milepost.engine.sampling import Sampler
 from milepost.engine.stop_strings import StopMatcher
-from milepost.errors import InvalidRequest
 from milepost.protocol.messages import Generate, TokenLogprob
 
 SequenceState = Literal["forking", "running", "preempted", "finished"]
-TOKEN_DTYPE = np.dtype("<i4")
 # Media of a sequence that are made ready while it computes what is before them; more would pile up
 # in memory, where hundreds of them stand in a prompt. Arbitrary.
 NUM_MEDIA_AHEAD = 4
@@ -62,13 +60,6 @@ class Sequence:
             self.tokens = np.concatenate([self.tokens, np.zeros(len(self.tokens) + 64, np.int32)])
         self.tokens[self.num_tokens] = token
         self.num_tokens += 1
-
-
-def parse_tokens(data: bytes) -> np.ndarray:
-    """Return the tokens of a message, int32 of shape (n,), read-only."""
-    if len(data) % TOKEN_DTYPE.itemsize:
-        raise InvalidRequest(f"{len(data)} bytes are not a whole number of tokens")
-    return np.frombuffer(data, TOKEN_DTYPE)
 
 
 @dataclass(slots=True, eq=False)

@@ -11,10 +11,13 @@ stream means that the other side is gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+import numpy as np
 
+from milepost.errors import InvalidRequest
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes, public_name
 from milepost.protocol.sampling import SamplingParams
 
@@ -53,6 +56,21 @@ CacheReason = Literal[
     "restore_failed",
     "cache_off",  # the request asked for it
 ]
+
+
+TOKEN_DTYPE = np.dtype("<i4")
+
+
+def encode_tokens(tokens: Sequence[int] | np.ndarray) -> bytes:
+    """Return tokens, a sequence or an array of shape (n,), as messages have them."""
+    return np.asarray(tokens, dtype=TOKEN_DTYPE).tobytes()
+
+
+def decode_tokens(data: bytes) -> np.ndarray:
+    """Return the tokens of a message, int32 of shape (n,), read-only."""
+    if len(data) % TOKEN_DTYPE.itemsize:
+        raise InvalidRequest(f"{len(data)} bytes are not a whole number of tokens")
+    return np.frombuffer(data, TOKEN_DTYPE)
 
 
 # --- front end -> engine -----------------------------------------------------------------
@@ -96,11 +114,29 @@ class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_samples: int = 0  # of audio, at `ModelInfo.audio_sample_rate`
 
 
-class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Prefill a prompt and decode `num_choices` continuations of it."""
+class PromptInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A prompt, and what depends on it and on the template that made it."""
 
-    request_id: int  # chosen by the front end, unique for the life of the connection
-    tokens: bytes  # the prompt, little-endian int32; empty with media only
+    tokens: bytes  # as `encode_tokens` makes them; empty with media only
+    boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
+    keeps_prompt_end: bool = False  # later requests may leave the prompt after "prompt_end"
+    has_new_tools: bool = False  # its system messages were last seen with other tools
+    shown_tokens: tuple[int, ...] = ()  # control tokens to render even where `special` is off
+    constraint: str = ""  # a grammar for llguidance, instead of `sampling.grammar`
+    reasoning: ReasoningLimit | None = None  # None: no limit
+    # In rising order of `pos`. What a media item becomes is put between the tokens; `tokens`, and
+    # the positions of boundaries, count the text alone.
+    media: tuple[MediaRef, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the text has."""
+        return len(self.tokens) // TOKEN_DTYPE.itemsize
+
+
+class GenerationParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked for, besides the prompt; the same for every prompt of a request."""
+
     sampling: SamplingParams
     max_tokens: int = -1  # per choice; -1: until the context is full; 0: prefill only
     stop: tuple[str, ...] = ()  # non-empty strings
@@ -109,15 +145,14 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     cache_prompt: bool = True  # False: compute everything, reuse nothing
     wants_progress: bool = False  # send PromptProgress after each prefill chunk
     special: bool = False  # render control tokens in the text
-    shown_tokens: tuple[int, ...] = ()  # control tokens to render even where `special` is off
-    boundaries: tuple[Boundary, ...] = ()  # in rising order of `pos`; none for a raw prompt
-    keeps_prompt_end: bool = False  # later requests may leave the prompt behind "prompt_end"
-    constraint: str = ""  # a grammar for llguidance, instead of `sampling.grammar`
-    reasoning: ReasoningLimit | None = None  # None: no limit
-    has_new_tools: bool = False  # its system messages were last seen with other tools
-    # In rising order of `pos`. What a media becomes is put between the tokens; `tokens`, and the
-    # positions of boundaries, count the text alone.
-    media: tuple[MediaRef, ...] = ()
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Prefill a prompt and decode `params.num_choices` continuations of it."""
+
+    request_id: int  # chosen by the front end, unique for the life of the connection
+    prompt: PromptInput
+    params: GenerationParams
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from milepost import errors
 from milepost.errors import (
     ContextExceeded,
@@ -25,7 +23,6 @@ from milepost.errors import (
 )
 from milepost.protocol.framing import frame_parts
 from milepost.protocol.messages import (
-    Boundary,
     CacheAction,
     CacheChanged,
     CacheSummary,
@@ -38,6 +35,7 @@ from milepost.protocol.messages import (
     Finished,
     FromEngine,
     Generate,
+    GenerationParams,
     GetCache,
     GetStatus,
     LoadProgress,
@@ -47,15 +45,14 @@ from milepost.protocol.messages import (
     Message,
     ModelInfo,
     NeedMedia,
+    PromptInput,
     PromptProgress,
     Ready,
-    ReasoningLimit,
     Shutdown,
     SlotAction,
     SlotChanged,
     Status,
 )
-from milepost.protocol.sampling import SamplingParams
 from milepost.workers.waiting_line import WaitingLine
 
 logger = logging.getLogger(__name__)
@@ -66,50 +63,15 @@ ReadMedia = Callable[[bytes], Awaitable[bytes]]  # key -> content; raises what i
 Answer = Status | CacheSummary | CacheChanged | SlotChanged | MediaCounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateSpec:
-    """What to generate; see `protocol.messages.Generate` for the fields."""
+@dataclass(frozen=True, slots=True)
+class MediaContents:
+    """The decoded bytes of the media of a request, for when the engine wants them."""
 
-    tokens: Sequence[int] | np.ndarray
-    sampling: SamplingParams
-    max_tokens: int = -1
-    stop: tuple[str, ...] = ()
-    num_choices: int = 1
-    num_logprobs: int = -1
-    cache_prompt: bool = True
-    wants_progress: bool = False
-    special: bool = False
-    shown_tokens: tuple[int, ...] = ()
-    boundaries: tuple[Boundary, ...] = ()
-    keeps_prompt_end: bool = False
-    has_new_tools: bool = False
-    constraint: str = ""
-    reasoning: ReasoningLimit | None = None
-    media: tuple[MediaRef, ...] = ()
-    media_data: Mapping[bytes, bytes] = field(default_factory=dict)  # by key; sent when asked for
-    read_media: ReadMedia | None = None  # for what is not in `media_data`
+    held: Mapping[bytes, bytes] = field(default_factory=dict)  # by key
+    read: ReadMedia | None = None  # gets what is not in `held`
 
-    def message(self, request_id: int) -> Generate:
-        """Return the message that asks an engine for it."""
-        return Generate(
-            request_id=request_id,
-            tokens=np.asarray(self.tokens, dtype=np.int32).tobytes(),
-            sampling=self.sampling,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            num_choices=self.num_choices,
-            num_logprobs=self.num_logprobs,
-            cache_prompt=self.cache_prompt,
-            wants_progress=self.wants_progress,
-            special=self.special,
-            shown_tokens=self.shown_tokens,
-            boundaries=self.boundaries,
-            keeps_prompt_end=self.keeps_prompt_end,
-            has_new_tools=self.has_new_tools,
-            constraint=self.constraint,
-            reasoning=self.reasoning,
-            media=self.media,
-        )
+
+NO_MEDIA = MediaContents()
 
 
 class Generation:
@@ -119,19 +81,20 @@ class Generation:
     the last choice; it raises what the engine, or its death, made of the request.
     """
 
-    def __init__(self, client: EngineClient, request_id: int, spec: GenerateSpec) -> None:
+    def __init__(self, client: EngineClient, message: Generate, media: MediaContents) -> None:
         self._client = client
-        self._request_id = request_id
-        self._spec = spec
+        self._message = message
+        self.media = media  # kept as long as the engine may ask for it
         self._events: asyncio.Queue[GenerationEvent | MilepostError] = asyncio.Queue()
-        self._num_open = spec.num_choices  # choices whose end was not taken yet
-        self.num_running = spec.num_choices  # choices that have not ended in the engine
-        self.num_prompt_tokens = len(spec.tokens)
+        num_choices = message.params.num_choices
+        self._num_open = num_choices  # choices whose end was not taken yet
+        self.num_running = num_choices  # choices that have not ended in the engine
+        self.num_prompt_tokens = message.prompt.num_tokens
         # Called with what comes after the block was left: the rest of a request that was cancelled.
         self.on_late_event: Callable[[Delta | Finished], None] = lambda _: None
 
     async def __aenter__(self) -> Generation:
-        self._client.open(self, self._spec.message(self._request_id))
+        self._client.open(self, self._message)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -156,21 +119,11 @@ class Generation:
     @property
     def request_id(self) -> int:
         """The number under which the engine knows it."""
-        return self._request_id
-
-    @property
-    def media_data(self) -> Mapping[bytes, bytes]:
-        """The content of its media by key; kept as long as the engine may ask for it."""
-        return self._spec.media_data
+        return self._message.request_id
 
     def holds(self, key: bytes) -> bool:
-        """Say whether a media is in the prompt."""
-        return any(ref.key == key for ref in self._spec.media)
-
-    @property
-    def read_media(self) -> ReadMedia | None:
-        """How to get at the content of media that is not in `media_data`."""
-        return self._spec.read_media
+        """Say whether a media item is in the prompt."""
+        return any(ref.key == key for ref in self._message.prompt.media)
 
     @property
     def is_open(self) -> bool:
@@ -215,10 +168,16 @@ class EngineClient:
 
     # --- for the API layer ---------------------------------------------------------------
 
-    def generate(self, spec: GenerateSpec) -> Generation:
+    def generate(
+        self,
+        prompt: PromptInput,
+        params: GenerationParams,
+        media: MediaContents = NO_MEDIA,
+    ) -> Generation:
         """Return a generation, to be used in `async with`; raises Unavailable while not ready."""
         self._check_ready()
-        return Generation(self, next(self._ids), spec)
+        message = Generate(request_id=next(self._ids), prompt=prompt, params=params)
+        return Generation(self, message, media)
 
     def check_room(self, num_choices: int) -> None:
         """Raise QueueFull if a request of so many choices would be one too many to wait."""
@@ -372,12 +331,11 @@ class EngineClient:
         """Send what the engine asks for; what is not there any more is sent empty."""
         for key in message.keys:
             generation = self._find_holder(message.request_id, key)
-            known = generation.media_data if generation is not None else {}
-            read = generation.read_media if generation is not None else None
-            if key in known or read is None:
-                self._send(MediaData(key=key, data=known.get(key, b"")))
+            media = generation.media if generation is not None else NO_MEDIA
+            if key in media.held or media.read is None:
+                self._send(MediaData(key=key, data=media.held.get(key, b"")))
             else:
-                reading = asyncio.ensure_future(self._read_and_send(key, read))
+                reading = asyncio.ensure_future(self._read_and_send(key, media.read))
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
 

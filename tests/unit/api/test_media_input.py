@@ -47,7 +47,7 @@ def test_an_image_reaches_the_engine_with_its_place_and_content(api: Api) -> Non
     (ref,) = spec.media
     assert (ref.kind, ref.width, ref.height) == ("image", 4, 2)
     assert bytes(list(spec.tokens[ref.pos - 4 : ref.pos + 4])) == b"looklook"
-    assert len(spec.media_data[ref.key]) == 24
+    assert len(spec.media_contents.held[ref.key]) == 24
 
 
 @pytest.mark.parametrize("template", ["chatglm4", "bailing", "deepseek3", "chatml"])
@@ -70,10 +70,10 @@ def test_the_same_image_is_not_decoded_again_but_can_be(api: Api) -> None:
             send("POST", "/v1/chat/completions", json={"messages": user(image())})
     first, second = api.engine.specs
     assert second.media == first.media
-    assert second.media_data == {}
+    assert second.media_contents.held == {}
     key = first.media[0].key
-    assert second.read_media is not None
-    assert asyncio.run(second.read_media(key)) == first.media_data[key]
+    assert second.media_contents.read is not None
+    assert asyncio.run(second.media_contents.read(key)) == first.media_contents.held[key]
 
 
 def test_a_clear_forgets_what_images_stand_for(api: Api) -> None:
@@ -84,7 +84,7 @@ def test_a_clear_forgets_what_images_stand_for(api: Api) -> None:
         send("DELETE", "/cache")
         send("POST", "/v1/chat/completions", json=body)
     first, second = api.engine.specs
-    assert second.media_data == first.media_data
+    assert second.media_contents.held == first.media_contents.held
 
 
 def test_images_of_tool_results_keep_their_order(api: Api) -> None:

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from tests.requests import make_generate
 
 from milepost.cache.match import Missing
 from milepost.cache.tree import shared_length
@@ -17,7 +18,6 @@ from milepost.engine.cache_report import (
     find_message,
 )
 from milepost.protocol.messages import Boundary, CacheReason, Generate
-from milepost.protocol.sampling import SamplingParams
 
 HEAD, END = 1, 2  # <|im_start|>, <|im_end|>
 ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
@@ -75,13 +75,7 @@ def reason_after(history: list[Message], messages: list[Message], **fields: bool
 
 
 def generate(boundaries: tuple[Boundary, ...], *, has_new_tools: bool = False) -> Generate:
-    return Generate(
-        request_id=1,
-        tokens=b"",
-        sampling=SamplingParams(),
-        boundaries=boundaries,
-        has_new_tools=has_new_tools,
-    )
+    return make_generate(1, boundaries=boundaries, has_new_tools=has_new_tools)
 
 
 def changed(index: int, content: list[int]) -> list[Message]:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.requests import make_generate
 
 from milepost.engine.constraints import ConstraintMaker
 from milepost.errors import NotSupported
-from milepost.protocol.messages import Generate
-from milepost.protocol.sampling import SamplingParams
 
 
 @dataclass
@@ -33,7 +32,7 @@ class UnreadableModel:
 def test_a_vocabulary_that_cannot_be_used_is_told_each_time() -> None:
     model: Any = UnreadableModel()
     maker = ConstraintMaker(model)
-    message = Generate(request_id=1, tokens=b"", sampling=SamplingParams(), constraint='start: "a"')
+    message = make_generate(1, constraint='start: "a"')
     for _ in range(2):
         with pytest.raises(NotSupported, match=r"cannot be used for grammars \(too many tokens\)"):
             maker.make(message)

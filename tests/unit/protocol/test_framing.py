@@ -6,6 +6,7 @@ import random
 
 import msgspec
 import pytest
+from tests.requests import make_generate
 
 from milepost.errors import ProtocolError
 from milepost.protocol.framing import (
@@ -19,7 +20,6 @@ from milepost.protocol.framing import (
 from milepost.protocol.messages import (
     Cancel,
     Delta,
-    Generate,
     GetStatus,
     LoadProgress,
     MediaData,
@@ -28,7 +28,7 @@ from milepost.protocol.messages import (
 from milepost.protocol.sampling import SamplingParams
 
 MESSAGES = (
-    Generate(request_id=7, tokens=b"\1\0\0\0", sampling=SamplingParams(seed=3), stop=("é",)),
+    make_generate(7, [1], sampling=SamplingParams(seed=3), stop=("é",)),
     Cancel(request_id=7),
     GetStatus(status_id=1),
     Shutdown(),

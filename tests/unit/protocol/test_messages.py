@@ -7,6 +7,7 @@ import typing
 
 import msgspec
 import pytest
+from tests.requests import make_generate
 
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
@@ -25,7 +26,6 @@ from milepost.protocol.messages import (
     Failed,
     Finished,
     FromEngine,
-    Generate,
     GetCache,
     GetStatus,
     Hello,
@@ -53,8 +53,8 @@ from milepost.protocol.sampling import SamplingParams
 
 TO_ENGINE: tuple[ToEngine, ...] = (
     Load(settings=b"\x80", log_settings=b""),
-    Generate(
-        request_id=2**40,
+    make_generate(
+        2**40,
         tokens=b"\x01\x00\x00\x00\xff\xff\x00\x00",
         sampling=SamplingParams(
             samplers=("top_k", "temperature"),
@@ -231,6 +231,11 @@ def test_the_tag_is_the_class_name() -> None:
 
 
 def test_defaults_are_not_sent() -> None:
-    message = Generate(request_id=1, tokens=b"", sampling=SamplingParams())
+    message = make_generate(1)
     fields = msgspec.msgpack.decode(encode_frame(message)[4:])
-    assert fields == {"type": "Generate", "request_id": 1, "tokens": b"", "sampling": {}}
+    assert fields == {
+        "type": "Generate",
+        "request_id": 1,
+        "prompt": {"tokens": b""},
+        "params": {"sampling": {}},
+    }

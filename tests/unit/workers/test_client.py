@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.engine import MODEL
+from tests.requests import make_generate, split_request
 
 from milepost.errors import (
     ContextExceeded,
@@ -32,6 +33,7 @@ from milepost.protocol.messages import (
     Finished,
     FinishReason,
     Generate,
+    GenerationParams,
     GetCache,
     GetStatus,
     LoadProgress,
@@ -39,13 +41,13 @@ from milepost.protocol.messages import (
     MediaData,
     MediaRef,
     NeedMedia,
+    PromptInput,
     Ready,
     Status,
     Timings,
     ToEngine,
 )
-from milepost.protocol.sampling import SamplingParams
-from milepost.workers.client import EngineClient, GenerateSpec, error_from
+from milepost.workers.client import EngineClient, MediaContents, error_from
 from milepost.workers.waiting_line import WaitingLine
 
 TIMEOUT_S = 10.0
@@ -71,8 +73,8 @@ def ready_client(max_waiting: int = -1) -> tuple[EngineClient, Wire]:
     return client, wire
 
 
-def spec(**fields: Any) -> GenerateSpec:
-    return GenerateSpec(tokens=[1, 2], sampling=SamplingParams(), **fields)
+def spec(**fields: Any) -> tuple[PromptInput, GenerationParams]:
+    return split_request([1, 2], **fields)
 
 
 def delta(request_id: int, text: str, choice: int = 0) -> Delta:
@@ -93,7 +95,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_events_come_in_order_until_the_last_choice_is_finished() -> None:
     async def test() -> None:
         client, _ = ready_client()
-        async with client.generate(spec(num_choices=2)) as generation:
+        async with client.generate(*spec(num_choices=2)) as generation:
             events = [
                 delta(generation.request_id, "a"),
                 finished(generation.request_id, choice=1),
@@ -110,17 +112,13 @@ def test_events_come_in_order_until_the_last_choice_is_finished() -> None:
 def test_the_request_goes_out_on_entering() -> None:
     async def test() -> None:
         client, wire = ready_client()
-        generation = client.generate(spec(max_tokens=5, stop=("x",)))
+        generation = client.generate(*spec(max_tokens=5, stop=("x",)))
         assert wire.sent == []
         assert generation.num_prompt_tokens == 2
         async with generation:
             pass
-        assert wire.sent[0] == Generate(
-            request_id=generation.request_id,
-            tokens=b"\1\0\0\0\2\0\0\0",
-            sampling=SamplingParams(),
-            max_tokens=5,
-            stop=("x",),
+        assert wire.sent[0] == make_generate(
+            generation.request_id, b"\1\0\0\0\2\0\0\0", max_tokens=5, stop=("x",)
         )
 
     run(test)
@@ -129,9 +127,9 @@ def test_the_request_goes_out_on_entering() -> None:
 def test_leaving_cancels_what_still_runs_and_nothing_else() -> None:
     async def test() -> None:
         client, wire = ready_client()
-        async with client.generate(spec()) as left:
+        async with client.generate(*spec()) as left:
             pass
-        async with client.generate(spec()) as complete:
+        async with client.generate(*spec()) as complete:
             client.take(finished(complete.request_id))
             assert [event.reason async for event in complete if isinstance(event, Finished)]
         assert [message for message in wire.sent if isinstance(message, Cancel)] == [
@@ -144,7 +142,7 @@ def test_leaving_cancels_what_still_runs_and_nothing_else() -> None:
 def test_what_arrives_after_leaving_is_dropped() -> None:
     async def test() -> None:
         client, _ = ready_client()
-        async with client.generate(spec()) as generation:
+        async with client.generate(*spec()) as generation:
             pass
         client.take(delta(generation.request_id, "late"))
         client.take(finished(generation.request_id, reason="cancelled"))
@@ -157,7 +155,7 @@ def test_the_rest_of_what_was_cancelled_is_still_told() -> None:
     async def test() -> None:
         client, wire = ready_client()
         events: list[Delta | Finished] = []
-        async with client.generate(spec(num_choices=3)) as generation:
+        async with client.generate(*spec(num_choices=3)) as generation:
             generation.on_late_event = events.append
             client.take(finished(generation.request_id, choice=1))  # nobody reads it
         late = delta(generation.request_id, "late")
@@ -173,7 +171,7 @@ def test_the_rest_of_what_was_cancelled_is_still_told() -> None:
 def test_what_ended_before_it_was_left_is_not_cancelled() -> None:
     async def test() -> None:
         client, wire = ready_client()
-        async with client.generate(spec()) as generation:
+        async with client.generate(*spec()) as generation:
             client.take(finished(generation.request_id))
         assert not any(isinstance(message, Cancel) for message in wire.sent)
 
@@ -186,7 +184,7 @@ def test_ids_are_never_reused_across_restarts() -> None:
         ids = set()
         for _ in range(3):
             for _ in range(5):
-                async with client.generate(spec()) as generation:
+                async with client.generate(*spec()) as generation:
                     ids.add(generation.request_id)
             client.detach("restarting")
             client.attach(wire.write)
@@ -200,7 +198,7 @@ def test_ids_are_never_reused_across_restarts() -> None:
 def test_a_failure_is_raised_as_its_class(kind: type[MilepostError]) -> None:
     async def test() -> None:
         client, wire = ready_client()
-        async with client.generate(spec(num_choices=3)) as generation:
+        async with client.generate(*spec(num_choices=3)) as generation:
             client.take(Failed(request_id=generation.request_id, kind=kind.__name__, message="why"))
             with pytest.raises(kind, match=r"^why$"):
                 await anext(generation)
@@ -213,7 +211,7 @@ def test_a_failure_is_raised_as_its_class(kind: type[MilepostError]) -> None:
 def test_a_prompt_that_is_too_long_keeps_its_numbers() -> None:
     async def test() -> None:
         client, _ = ready_client()
-        async with client.generate(spec()) as generation:
+        async with client.generate(*spec()) as generation:
             client.take(
                 Failed(request_id=generation.request_id, kind="ContextExceeded", message="long")
             )
@@ -228,7 +226,7 @@ def test_a_prompt_that_is_too_long_keeps_its_numbers() -> None:
 def test_the_end_of_the_process_fails_all_that_wait() -> None:
     async def test() -> None:
         client, _ = ready_client()
-        async with client.generate(spec()) as first, client.generate(spec()) as second:
+        async with client.generate(*spec()) as first, client.generate(*spec()) as second:
             status = asyncio.create_task(client.get_status())
             await asyncio.sleep(0)
             client.take(delta(first.request_id, "text"))
@@ -246,7 +244,7 @@ def test_the_end_of_the_process_fails_all_that_wait() -> None:
 def test_what_was_complete_before_the_process_died_stays_complete() -> None:
     async def test() -> None:
         client, _ = ready_client()
-        async with client.generate(spec()) as generation:
+        async with client.generate(*spec()) as generation:
             client.take(finished(generation.request_id))
             client.detach("restarting")
             assert [event async for event in generation] == [finished(generation.request_id)]
@@ -309,10 +307,10 @@ def test_media_are_sent_when_the_engine_asks_for_them() -> None:
     async def test() -> None:
         client, wire = ready_client()
         media = (MediaRef(pos=1, kind="image", key=b"k", width=1, height=1),)
-        async with client.generate(spec(media=media, media_data={b"k": b"rgb"})) as generation:
+        async with client.generate(*spec(media=media), MediaContents({b"k": b"rgb"})) as generation:
             request = wire.sent.pop()
             assert isinstance(request, Generate)
-            assert request.media == media
+            assert request.prompt.media == media
             client.take(NeedMedia(request_id=generation.request_id, keys=(b"k", b"unknown")))
             assert wire.sent == [
                 MediaData(key=b"k", data=b"rgb"),
@@ -329,10 +327,10 @@ def test_media_of_a_request_that_was_left_come_from_another_one() -> None:
     async def test() -> None:
         client, wire = ready_client()
         media = (MediaRef(pos=0, kind="image", key=b"k", width=1, height=1),)
-        fields = {"media": media, "media_data": {b"k": b"rgb"}}
-        async with client.generate(spec(**fields)) as left:
+        asked = (*spec(media=media), MediaContents({b"k": b"rgb"}))
+        async with client.generate(*asked) as left:
             pass
-        async with client.generate(spec()), client.generate(spec(**fields)):
+        async with client.generate(*spec()), client.generate(*asked):
             wire.sent.clear()
             client.take(NeedMedia(request_id=left.request_id, keys=(b"k",)))
             assert wire.sent == [MediaData(key=b"k", data=b"rgb")]
@@ -349,8 +347,8 @@ def test_media_that_are_not_held_are_read_when_the_engine_asks() -> None:
                 raise KeyError(key)
             return b"decoded again"
 
-        media_data = {b"new": b"held"}
-        async with client.generate(spec(media_data=media_data, read_media=read)) as generation:
+        contents = MediaContents({b"new": b"held"}, read)
+        async with client.generate(*spec(), contents) as generation:
             wire.sent.clear()
             keys = (b"old", b"new", b"unknown")
             client.take(NeedMedia(request_id=generation.request_id, keys=keys))
@@ -388,19 +386,19 @@ def test_requests_are_refused_until_the_model_is_loaded() -> None:
     client.attach(Wire().write)
     client.take(LoadProgress(fraction=0.42))
     with pytest.raises(Unavailable, match=r"loading \(42%\)"):
-        client.generate(spec())
+        client.generate(*spec())
     client.detach("failed", "the file is gone")
     with pytest.raises(Unavailable, match="the file is gone"):
-        client.generate(spec())
+        client.generate(*spec())
     client.detach("restarting", "it died")
     with pytest.raises(Unavailable, match="started again"):
-        client.generate(spec())
+        client.generate(*spec())
 
 
 def test_a_request_made_before_the_death_is_refused_on_entering() -> None:
     async def test() -> None:
         client, wire = ready_client()
-        generation = client.generate(spec())
+        generation = client.generate(*spec())
         client.detach("restarting")
         with pytest.raises(Unavailable):
             await generation.__aenter__()
@@ -428,7 +426,7 @@ def test_error_from(kind: str, expected: type[MilepostError]) -> None:
 def test_only_requests_that_wait_and_are_still_wanted_fill_the_queue() -> None:
     async def test() -> None:
         client, _ = ready_client(max_waiting=1)
-        first, second, third = (client.generate(spec()) for _ in range(3))
+        first, second, third = (client.generate(*spec()) for _ in range(3))
         async with first, second:
             async with third:  # two have a slot, this one waits
                 with pytest.raises(QueueFull, match="1 waiting for 2 slots"):
@@ -436,7 +434,7 @@ def test_only_requests_that_wait_and_are_still_wanted_fill_the_queue() -> None:
                 client.take(finished(first.request_id))  # it is not read yet
                 client.check_room(1)
             client.check_room(2)  # the third has left: this would be the only one to wait
-            async with client.generate(spec(num_choices=2)):
+            async with client.generate(*spec(num_choices=2)):
                 with pytest.raises(QueueFull):
                     client.check_room(1)
         client.check_room(2)

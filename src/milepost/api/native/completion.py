@@ -13,7 +13,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Completion, CompletionParams, Prompt, plan_completion
+from milepost.api.completion import Completion, Prompt, plan_completion
 from milepost.api.completion_stream import CompletionStream
 from milepost.api.fields import parse_body
 from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
@@ -39,7 +39,15 @@ from milepost.api.shapes import (
 from milepost.api.sse import EventStreamResponse, encode_event, run_while_connected
 from milepost.api.structured_fields import make_text_constraint
 from milepost.chat.vocab import Vocab
-from milepost.protocol.messages import Delta, Finished, FinishReason, PromptProgress
+from milepost.protocol.messages import (
+    Delta,
+    Finished,
+    FinishReason,
+    GenerationParams,
+    PromptInput,
+    PromptProgress,
+    decode_tokens,
+)
 from milepost.protocol.sampling import SamplingParams
 
 STOP_TYPES: dict[FinishReason, str] = {
@@ -57,13 +65,13 @@ class NativeRequest:
 
     model_name: str
     prompts: Sequence[Prompt]
-    params: CompletionParams
+    params: GenerationParams
     wishes: AnswerWishes
     vocab: Vocab
 
-    def prompt_of(self, index: int) -> Sequence[int]:
-        """Return the text tokens of the prompt of a choice."""
-        return self.prompts[index // self.params.num_choices].tokens
+    def prompt_of(self, index: int) -> PromptInput:
+        """Return the prompt of a choice."""
+        return self.prompts[index // self.params.num_choices].input
 
 
 def build_native_completion_router(services: Services) -> APIRouter:
@@ -99,7 +107,10 @@ async def prepare(services: Services, fields: NativeFields, num_body_bytes: int)
         num_body_bytes, lambda: make_text_constraint(fields, services)
     )
     prompts = await prepare_raw_prompts(services, fields.prompt, num_body_bytes)
-    return [replace(prompt, constraint=constraint) for prompt in prompts]
+    return [
+        replace(prompt, input=msgspec.structs.replace(prompt.input, constraint=constraint))
+        for prompt in prompts
+    ]
 
 
 def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> NativeAnswer:
@@ -117,7 +128,9 @@ def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> Na
         generation_settings=generation_settings(
             native.params.sampling, native.params, native.wishes
         ),
-        prompt=native.vocab.detokenize(native.prompt_of(index), special=True),
+        prompt=native.vocab.detokenize(
+            decode_tokens(native.prompt_of(index).tokens).tolist(), special=True
+        ),
         has_new_line="\n" in text,
         truncated=end.reason == "context_full",
         stop_type=STOP_TYPES[end.reason],
@@ -132,7 +145,7 @@ def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> Na
 
 def generation_settings(
     sampling: SamplingParams,
-    params: CompletionParams | None = None,
+    params: GenerationParams | None = None,
     wishes: AnswerWishes | None = None,
 ) -> GenerationSettings:
     """Return settings as llama-server lists them; without a request, those of the server."""
@@ -190,7 +203,7 @@ class NativeStream(CompletionStream):
                 content=delta.text,
                 tokens=delta.tokens,
                 tokens_predicted=self.num_decoded[index],
-                tokens_evaluated=len(self._native.prompt_of(index)),
+                tokens_evaluated=self._native.prompt_of(index).num_tokens,
                 timings=timings or UNSET,
                 completion_probabilities=(
                     logprob_shapes(delta.logprobs) if self.wishes.logprobs else UNSET

@@ -40,7 +40,7 @@ from milepost.chat.replies.reply_plan import (
 from milepost.chat.replies.reply_rules import ReplyRules, make_constraint
 from milepost.chat.reply_memory.reply_store import ReplyContext
 from milepost.errors import InvalidRequest, NotSupported
-from milepost.protocol.messages import Boundary
+from milepost.protocol.messages import Boundary, PromptInput, encode_tokens
 
 # Names of one field, ours and llama-server's; the first that is given counts.
 BUDGET_FIELDS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
@@ -110,20 +110,21 @@ def make_prompt(services: Services, fields: ChatFields, wishes: ReplyOptions) ->
     tools = conversation.tools or ()
     called = [tool for tool in tools if rules.choice.allows(tool["function"]["name"])]
     plan = plan_reply(reply_format, generation_part, called, wishes)
-    prompt = Prompt(
-        tokens,
-        boundaries,
-        found.keeps_prompt_end,
-        services.tools.is_new(conversation),
-        find_shown_tokens(
+    prompt = PromptInput(
+        tokens=encode_tokens(tokens),
+        boundaries=boundaries,
+        keeps_prompt_end=found.keeps_prompt_end,
+        has_new_tools=services.tools.is_new(conversation),
+        shown_tokens=find_shown_tokens(
             reply_format, has_tools=bool(tools), controls=services.vocab.control_texts()
         ),
-        constraint,
-        limit,
-        _make_context(found, plan, epoch),
-        found.replies,
+        constraint=constraint,
+        reasoning=limit,
     )
-    return ChatPrompt(prompt, plan, conversation.media, media_positions)
+    context = _make_context(found, plan, epoch)
+    return ChatPrompt(
+        Prompt(prompt, context, found.replies), plan, conversation.media, media_positions
+    )
 
 
 def _tokenise(

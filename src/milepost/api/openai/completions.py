@@ -37,7 +37,14 @@ from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_
 from milepost.api.structured_fields import make_text_constraint
 from milepost.chat.prompts.raw_prompts import tokenize_raw
 from milepost.errors import NotSupported
-from milepost.protocol.messages import Delta, Finished, PromptProgress, TokenLogprob
+from milepost.protocol.messages import (
+    Delta,
+    Finished,
+    PromptInput,
+    PromptProgress,
+    TokenLogprob,
+    encode_tokens,
+)
 
 
 def build_completions_router(services: Services) -> APIRouter:
@@ -69,7 +76,7 @@ def prepare(services: Services, fields: TextFields) -> list[Prompt]:
     """Return the prompts as tokens, with what their continuations are held to."""
     constraint = make_text_constraint(fields, services)
     return [
-        Prompt(tokens, constraint=constraint)
+        Prompt(PromptInput(tokens=encode_tokens(tokens), constraint=constraint))
         for tokens in tokenize_raw(services.vocab, fields.prompt)
     ]
 

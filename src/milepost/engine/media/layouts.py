@@ -76,7 +76,8 @@ class MediaLayouts:
         """Keep a message for `release_held` if its media take long to lay out; False if not."""
         if self._model is None or not self._model.projector.has_audio:
             return False
-        sizes = {size_of(ref) for ref in message.media if ref.kind == "audio"}
+        media = message.prompt.media if isinstance(message, Generate) else message.media
+        sizes = {size_of(ref) for ref in media if ref.kind == "audio"}
         missing = {size for size in sizes if size not in self._layouts}
         if not missing:
             return False

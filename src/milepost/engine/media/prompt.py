@@ -78,15 +78,15 @@ def expand_prompt(
 
     A boundary at the place of a media may stand on either side of it, as its `num_media` says.
     """
-    if not message.media:
+    if not message.prompt.media:
         return ExpandedPrompt(message, tokens, ())
-    check_refs(message.media, len(tokens))
-    check_boundaries(message.boundaries, message.media)
+    check_refs(message.prompt.media, len(tokens))
+    check_boundaries(message.prompt.boundaries, message.prompt.media)
     parts: list[np.ndarray] = []
     spans: list[MediaSpan] = []
     added = [0]  # by the first media, the first two, ...
     start = 0
-    for ref in message.media:
+    for ref in message.prompt.media:
         parts.append(tokens[start : ref.pos])
         start = ref.pos
         layout = lay_out(ref)
@@ -97,11 +97,10 @@ def expand_prompt(
     keys.flags.writeable = False
     boundaries = tuple(
         msgspec.structs.replace(found, pos=found.pos + added[found.num_media])
-        for found in message.boundaries
+        for found in message.prompt.boundaries
     )
-    return ExpandedPrompt(
-        msgspec.structs.replace(message, boundaries=boundaries), keys, tuple(spans)
-    )
+    prompt = msgspec.structs.replace(message.prompt, boundaries=boundaries)
+    return ExpandedPrompt(msgspec.structs.replace(message, prompt=prompt), keys, tuple(spans))
 
 
 def check_refs(media: Sequence[MediaRef], num_tokens: int) -> None:

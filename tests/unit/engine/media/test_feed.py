@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.requests import make_generate
 
 from milepost.engine.media.feed import MAX_CONTENT_BYTES, MediaFeed
 from milepost.engine.media.layouts import MediaModel
@@ -15,8 +16,7 @@ from milepost.engine.media.worker import Done, Job
 from milepost.engine.sequence import Request
 from milepost.libllama.media import EmbeddingBlock
 from milepost.protocol.counters import Counters
-from milepost.protocol.messages import Generate, MediaData, MediaRef, NeedMedia
-from milepost.protocol.sampling import SamplingParams
+from milepost.protocol.messages import MediaData, MediaRef, NeedMedia
 
 NO_OFFSETS = np.zeros((1, 0), np.int32)
 BLOCK = EmbeddingBlock(1, 1, NO_OFFSETS, NO_OFFSETS, is_causal=True)
@@ -65,7 +65,7 @@ class Bench:
 
 
 def request(number: int, *images: MediaSpan) -> tuple[Request, tuple[MediaSpan, ...]]:
-    message = Generate(request_id=number, tokens=b"", sampling=SamplingParams())
+    message = make_generate(number)
     return Request(message, np.zeros(100, np.int32), 0.0, images), images
 
 

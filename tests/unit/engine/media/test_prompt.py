@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.requests import make_generate
 
 from milepost.engine.media.prompt import MediaLayout, expand_prompt, lay_out_media
 from milepost.errors import InvalidRequest
 from milepost.libllama.media import EmbeddingBlock, MarkerTokens
 from milepost.protocol.messages import Boundary, Generate, MediaRef
-from milepost.protocol.sampling import SamplingParams
 
 TOKENS = np.arange(10, 16, dtype=np.int32)
 NO_OFFSETS = np.zeros((1, 0), np.int32)
@@ -32,9 +32,7 @@ def image(pos: int, name: str = "a") -> MediaRef:
 
 
 def message(*media: MediaRef, **fields: Any) -> Generate:
-    return Generate(
-        request_id=1, tokens=TOKENS.tobytes(), sampling=SamplingParams(), media=media, **fields
-    )
+    return make_generate(1, TOKENS, media=media, **fields)
 
 
 def test_a_prompt_without_media_is_left_alone() -> None:
@@ -68,9 +66,17 @@ def test_boundaries_count_the_media_before_them() -> None:
     boundaries = tuple(Boundary(pos, "message_end", pos, "user", count) for pos, count in places)
     asked = message(image(2), image(2), image(6), boundaries=boundaries)
     expanded = expand_prompt(asked, TOKENS, lay_out)
-    moved = [found.pos for found in expanded.message.boundaries]
+    moved = [found.pos for found in expanded.message.prompt.boundaries]
     assert moved == [1, 2, 2 + 8, 2 + 16, 3 + 16, 6 + 16, 6 + 24]
-    assert [found.message_index for found in expanded.message.boundaries] == [1, 2, 2, 2, 3, 6, 6]
+    assert [found.message_index for found in expanded.message.prompt.boundaries] == [
+        1,
+        2,
+        2,
+        2,
+        3,
+        6,
+        6,
+    ]
 
 
 @pytest.mark.parametrize(("pos", "count"), [(1, 1), (2, 3), (3, 1), (3, -1)])
