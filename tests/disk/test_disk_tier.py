@@ -15,8 +15,8 @@ from tests.disk_cache import TIMEOUT_S, branch, history, open_store, payload
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
 from milepost.cache.disk.tier import PromptEnd, choose_saved
 from milepost.cache.match import StoredState
-from milepost.cache.traits import CacheKind
 from milepost.errors import StoredStateLost
+from milepost.kinds import MemoryKind
 
 BYTES_PER_TOKEN = 8
 
@@ -24,7 +24,7 @@ BYTES_PER_TOKEN = 8
 class Run:
     """One run of a program: a cache, and the disk below it."""
 
-    def __init__(self, root: Path, kind: CacheKind = "hybrid", **limits: int) -> None:
+    def __init__(self, root: Path, kind: MemoryKind = "hybrid", **limits: int) -> None:
         ram = CacheLimits(budget_bytes=limits.pop("ram_bytes", 1 << 20))
         self.store = open_store(root, **limits)
         self.cache = PrefixCache(CacheTraits.of_kind(kind), ram)
@@ -106,8 +106,8 @@ def cells_of(tokens: np.ndarray, start: int) -> bytes:
 
 
 @pytest.fixture(params=["full", "recurrent", "hybrid"])
-def kind(request: pytest.FixtureRequest) -> CacheKind:
-    kind: CacheKind = request.param
+def kind(request: pytest.FixtureRequest) -> MemoryKind:
+    kind: MemoryKind = request.param
     return kind
 
 
@@ -121,7 +121,7 @@ def runs() -> Iterator[list[Run]]:
 
 
 def test_a_later_run_goes_on_where_an_earlier_one_stopped(
-    tmp_path: Path, kind: CacheKind, runs: list[Run]
+    tmp_path: Path, kind: MemoryKind, runs: list[Run]
 ) -> None:
     first, tokens = Run(tmp_path, kind), history(300)
     first.compute(tokens[:200], "system_end")
@@ -140,7 +140,7 @@ def test_a_later_run_goes_on_where_an_earlier_one_stopped(
 
 
 def test_a_branch_shares_what_it_has_in_common(
-    tmp_path: Path, kind: CacheKind, runs: list[Run]
+    tmp_path: Path, kind: MemoryKind, runs: list[Run]
 ) -> None:
     first, main = Run(tmp_path, kind), history(300)
     side = branch(main, 200, 50)
@@ -259,7 +259,7 @@ def test_dropping_a_conversation_removes_its_files(tmp_path: Path, runs: list[Ru
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_runs_restore_what_was_computed(tmp_path: Path, kind: CacheKind, seed: int) -> None:
+def test_random_runs_restore_what_was_computed(tmp_path: Path, kind: MemoryKind, seed: int) -> None:
     """Conversations grow and branch over several runs, with little room in memory and on disk."""
     rng = random.Random(f"{kind} {seed}")
     histories = [history(rng.randint(40, 120), seed=number) for number in range(3)]

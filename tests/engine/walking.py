@@ -10,7 +10,8 @@ from typing import Any
 from tests import models
 from tests.media_content import Content
 
-from milepost.protocol.messages import Boundary, BoundaryKind, MediaRef
+from milepost.kinds import BoundaryKind
+from milepost.protocol.messages import Boundary, MediaRef
 
 LETTERS = range(models.token_id("a"), models.token_id("z") + 1)
 ROLES = {"system": "s", "user": "u", "tool": "t", "assistant": "a"}  # a token each

@@ -17,10 +17,11 @@ from milepost.api.completion import Prompt
 from milepost.api.fields import field_error
 from milepost.api.media_input import add_media
 from milepost.api.services import Services
-from milepost.chat.conversation.media_parts import MediaKind, MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.prompts.raw_prompts import tokenize_around, tokenize_one, tokenize_raw
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
+from milepost.kinds import MediaKind
 from milepost.protocol.messages import PromptInput, encode_tokens
 
 MEDIA_MARKER = "<__media__>"

@@ -7,16 +7,12 @@ from typing import Literal
 
 from milepost.cache.last_use import LastUse
 from milepost.cache.segment import NO_BLOB, Data
+from milepost.kinds import BoundaryKind
 
 CheckpointKind = Literal[
-    # where a later request may stop sharing the prefix
+    BoundaryKind,
+    # where else a later request may stop sharing the prefix
     "divergence",  # the tree has seen one stop there
-    "system_end",
-    "date",  # before the first one in the system prompt
-    "message_end",
-    "last_user",  # before the last user message
-    "prompt_end",  # before the generation prompt
-    "breakpoint",  # the client asked for it
     "media",  # before or after an image or a piece of audio
     # where a state was at hand
     "chunk",

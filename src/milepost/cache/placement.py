@@ -23,11 +23,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from milepost.cache.checkpoint import CheckpointKind
+from milepost.kinds import BoundaryKind
 
-BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
 EXACT_KINDS: tuple[BoundaryKind, ...] = (
     *("system_end", "date", "last_user", "prompt_end", "breakpoint"),
 )

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
 
-CacheKind = Literal["full", "window", "recurrent", "hybrid"]
+from milepost.kinds import MemoryKind
 
 # A token costs 4 bytes in the tree: 128 MiB. Arbitrary; about 1,200 conversations of 30k tokens.
 DEFAULT_MAX_TREE_TOKENS = 1 << 25
@@ -25,12 +24,12 @@ DEFAULT_MAX_TREE_NODES = 1 << 12
 class CacheTraits:
     """What must be stored of a context's memory. At least one of the two."""
 
-    kind: CacheKind
+    kind: MemoryKind
     has_segments: bool  # attention cells are stored, per token range
     has_states: bool  # going on needs a state that was kept at exactly that position
 
     @classmethod
-    def of_kind(cls, kind: CacheKind) -> CacheTraits:
+    def of_kind(cls, kind: MemoryKind) -> CacheTraits:
         """Return the traits of a memory whose cells and states can be stored apart."""
         return cls(kind, has_segments=kind != "recurrent", has_states=kind != "full")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from milepost.config.flag import Flag, setting
-
-SYNC_MODES = ("turn", "idle", "exit")
+from milepost.kinds import SyncMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,13 @@ class CacheSettings:
             help="Room for the disk cache of this model; 0: none.",
         ),
     )
-    cache_disk_sync: str = setting(
+    cache_disk_sync: SyncMode = setting(
         "idle",
         Flag(
             names="--cache-disk-sync",
             env="MILEPOST_CACHE_DISK_SYNC",
             group="Cache",
-            choices=SYNC_MODES,
+            choices=get_args(SyncMode),
             help="When a conversation is written to disk: after each answer, when nothing has "
             "come for a few seconds, or at the end of the program.",
         ),

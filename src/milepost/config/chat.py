@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from milepost.config.flag import Flag, setting
+from milepost.kinds import ReasoningPlace
 
-REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")
 REASONING_MODES = ("auto", "on", "off")
 
 _NO_KWARGS: Mapping[str, Any] = {}
@@ -60,13 +60,13 @@ class ChatSettings:
             help='More variables for the template, for example {"enable_thinking": false}.',
         ),
     )
-    reasoning_format: str = setting(
+    reasoning_format: ReasoningPlace = setting(
         "auto",
         Flag(
             names="--reasoning-format",
             env="LLAMA_ARG_THINK",
             group="Chat",
-            choices=REASONING_FORMATS,
+            choices=get_args(ReasoningPlace),
             help="Where the model's thoughts are put in answers: in reasoning_content, "
             "in the content as they were written (none), or in both (deepseek-legacy).",
         ),

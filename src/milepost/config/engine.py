@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from milepost.config.flag import Flag, setting
 from milepost.config.media import MediaSettings
+from milepost.kinds import CacheType, FlashAttention, LoadMode, RopeScaling, SplitMode
 
 AUTO_PARALLEL = (
     4  # what llama-server takes for `--parallel -1`, with a unified KV as we always have
 )
 ALL_LAYERS = -2  # n_gpu_layers: every layer, whatever the memory; -1 lets the library choose
-
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,34 +68,34 @@ class EngineSettings(MediaSettings):
             help="Largest physical batch; --batch-size limits it.",
         ),
     )
-    cache_type_k: str = setting(
+    cache_type_k: CacheType = setting(
         "f16",
         Flag(
             names="-ctk --cache-type-k",
             env="LLAMA_ARG_CACHE_TYPE_K",
             group="Context",
-            choices=CACHE_TYPES,
+            choices=get_args(CacheType),
             help="Data type of the keys in the KV cache.",
         ),
     )
-    cache_type_v: str = setting(
+    cache_type_v: CacheType = setting(
         "f16",
         Flag(
             names="-ctv --cache-type-v",
             env="LLAMA_ARG_CACHE_TYPE_V",
             group="Context",
-            choices=CACHE_TYPES,
+            choices=get_args(CacheType),
             help="Data type of the values in the KV cache.",
         ),
     )
-    flash_attn: str = setting(
+    flash_attn: FlashAttention = setting(
         "auto",
         Flag(
             names="-fa --flash-attn",
             env="LLAMA_ARG_FLASH_ATTN",
             group="Context",
             kind="tristate",
-            choices=("on", "off", "auto"),
+            choices=get_args(FlashAttention),
             help="Use flash attention.",
         ),
     )
@@ -146,13 +145,13 @@ class EngineSettings(MediaSettings):
             help="Layers kept in GPU memory.",
         ),
     )
-    split_mode: str = setting(
+    split_mode: SplitMode = setting(
         "layer",
         Flag(
             names="-sm --split-mode",
             env="LLAMA_ARG_SPLIT_MODE",
             group="Compute",
-            choices=("none", "layer", "row", "tensor"),
+            choices=get_args(SplitMode),
             help="How the model is divided over several GPUs.",
         ),
     )
@@ -197,13 +196,13 @@ class EngineSettings(MediaSettings):
             help="Let the GPU compute with weights that are in main memory.",
         ),
     )
-    load_mode: str = setting(
+    load_mode: LoadMode = setting(
         "auto",
         Flag(
             names="-lm --load-mode",
             env="LLAMA_ARG_LOAD_MODE",
             group="Model",
-            choices=LOAD_MODES,
+            choices=get_args(LoadMode),
             help="How the file gets into memory.",
         ),
     )
@@ -234,13 +233,13 @@ class EngineSettings(MediaSettings):
             help="Look for invalid numbers in the weights while loading.",
         ),
     )
-    rope_scaling: str = setting(
+    rope_scaling: RopeScaling | Literal[""] = setting(
         "",
         Flag(
             names="--rope-scaling",
             env="LLAMA_ARG_ROPE_SCALING_TYPE",
             group="RoPE and YaRN",
-            choices=("none", "linear", "yarn"),
+            choices=get_args(RopeScaling),
             shown_default="from the model",
             help="Method by which RoPE frequencies are scaled.",
         ),
@@ -333,8 +332,8 @@ class EngineSettings(MediaSettings):
     )
 
     @property
-    def chosen_load_mode(self) -> str:
-        """One of LOAD_MODES: `load_mode`, or what the older `mmap` and `mlock` amount to."""
+    def chosen_load_mode(self) -> LoadMode:
+        """`load_mode`, or what the older `mmap` and `mlock` amount to."""
         if self.load_mode != "auto" or (self.mmap and not self.mlock):
             return self.load_mode
         if self.mlock:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from milepost.engine.reporting import Reporter
-from milepost.engine.sampling import NO_TOKEN, token_logprob
+from milepost.engine.sampling import token_logprob
 from milepost.engine.sequence import Request, Sequence
-from milepost.libllama import Context
+from milepost.libllama import NO_TOKEN, Context
 from milepost.protocol.messages import CacheReport, Delta, Finished, FinishReason, Message, Timings
 
 logger = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.errors import NativeCallFailed
+from milepost.kinds import MemoryKind
 from milepost.libllama import Batch, Context
 from milepost.libllama.media import EmbeddingBlock
 from milepost.libllama.media_batch import MediaBatch
 from milepost.libllama.state import StateIO
-from milepost.protocol.messages import MemoryKind
 
 # Enough for a state that depends on its history; a 30B model needs about 2 s for them on a CPU.
 NUM_FIRST, NUM_SECOND, NUM_LAST = 24, 12, 8

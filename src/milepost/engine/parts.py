@@ -16,7 +16,7 @@ from milepost.engine.disk import make_fingerprint
 from milepost.engine.media.feed import MediaFeed
 from milepost.engine.model_runner import ModelRunner, batch_limits
 from milepost.engine.model_runtime import ModelRuntime
-from milepost.engine.persistence import Persister, parse_sync
+from milepost.engine.persistence import Persister
 from milepost.engine.prefill_plan import placement_limits
 from milepost.engine.reporting import Reporter, Totals
 from milepost.engine.restoring import Restorer
@@ -66,8 +66,7 @@ def make_parts(
     placement = placement_limits(settings)
     admission = Admission(runtime, slots, restorer, constraints, placement, clock)
     limits = batch_limits(context, traits)
-    sync = parse_sync(settings.cache_disk_sync)
-    persister = Persister(runtime.cache, sync, runtime.prompt_logits, clock)
+    persister = Persister(runtime.cache, settings.cache_disk_sync, runtime.prompt_logits, clock)
     reporter = Reporter(context.model.vocab, counters)
     media = MediaFeed(runtime.media, connection.send, counters)
     totals = Totals(counters, runtime.cache)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from milepost.cache.disk.tier import PromptEnd
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.tree import shared_length
 from milepost.engine.prompt_logits import PromptLogits
-from milepost.errors import ConfigurationError
+from milepost.kinds import SyncMode
 
 QUIET_S = (
     3.0  # nothing runs: the client is busy with its tools, or its user with reading; arbitrary
@@ -27,8 +26,6 @@ MAX_WAIT_S = 60.0  # of a conversation, while others run; arbitrary
 POLL_S = 0.2  # how often it is asked what was written, while nothing else happens; arbitrary
 TIGHT_SHARE = 0.75  # of --cache-ram in use; arbitrary: a turn seldom adds a quarter of it
 CLOSE_S = 20.0  # for what is left at the end; less than the supervisor waits
-
-Sync = Literal["turn", "idle", "exit"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,21 +39,13 @@ class Unsaved:
     ended_s: float
 
 
-def parse_sync(text: str) -> Sync:
-    """Return the mode that a setting names."""
-    for mode in get_args(Sync):
-        if text == mode:
-            return cast(Sync, mode)
-    raise ConfigurationError(f"--cache-disk-sync is {text}; it can be turn, idle or exit")
-
-
 class Persister:
     """Owns the list of what is not on disk yet."""
 
     def __init__(
         self,
         cache: PrefixCache,
-        sync: Sync,
+        sync: SyncMode,
         prompt_logits: PromptLogits,
         clock: Callable[[], float],
     ) -> None:

@@ -38,7 +38,7 @@ from milepost.engine.statistics import Statistics
 from milepost.errors import StateRefused, StoredStateLost
 from milepost.protocol.messages import RestoreKind
 
-NO_TOKEN = np.int32(np.iinfo(np.int32).min)  # is in no prompt
+UNMATCHED_TOKEN = np.int32(np.iinfo(np.int32).min)  # in no prompt, and no media item's key
 ASSUMED_DISK_BYTES_PER_S = 500e6  # until a read was measured; arbitrary
 FORK_S = 0.001  # a fork or cut in the context (measured: 0.3 to 0.9 ms)
 
@@ -206,7 +206,9 @@ class Restorer:
         """Return the options, also those that leave nothing to compute if the logits are known."""
         if not has_logits:
             return self._options(prompt, match)
-        longer = np.append(prompt, NO_TOKEN)  # so that its last position is no longer the prompt's
+        longer = np.append(
+            prompt, UNMATCHED_TOKEN
+        )  # so that its last position is no longer the prompt's
         return self._options(longer, self._cache.peek(longer))
 
     def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:

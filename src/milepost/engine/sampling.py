@@ -14,11 +14,9 @@ import numpy as np
 
 from milepost.engine.constraints import Constraint
 from milepost.errors import InvalidRequest
-from milepost.libllama import Candidates, Context, Library, SamplerChain, Vocab
+from milepost.libllama import NO_TOKEN, Candidates, Context, Library, SamplerChain, Vocab
 from milepost.protocol.messages import TokenLogprob
 from milepost.protocol.sampling import RANDOM_SEED, SamplingParams
-
-NO_TOKEN = -1
 
 
 class Sampler:

@@ -8,9 +8,10 @@ from milepost.libllama.context import Context, ContextParams
 from milepost.libllama.loader import PINNED_XLLAMACPP, Library, open_library
 from milepost.libllama.model import Model, ModelParams
 from milepost.libllama.sampler_chain import Candidates, Grammar, SamplerChain
-from milepost.libllama.vocab import Vocab
+from milepost.libllama.vocab import NO_TOKEN, Vocab
 
 __all__ = [
+    "NO_TOKEN",
     "PINNED_XLLAMACPP",
     "Batch",
     "Candidates",

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from milepost.errors import ConfigurationError
+from milepost.kinds import CacheType, FlashAttention, RopeScaling
 from milepost.libllama.batch import Batch
 from milepost.libllama.failures import check_decode
 from milepost.libllama.media_batch import MediaBatch
 from milepost.libllama.model import Model
 
-CACHE_TYPES = {  # enum ggml_type, those that llama.cpp takes for K and V
+CACHE_TYPES: dict[CacheType, int] = {  # enum ggml_type, those that llama.cpp takes for K and V
     "f32": 0,
     "f16": 1,
     "bf16": 30,
@@ -26,8 +27,14 @@ CACHE_TYPES = {  # enum ggml_type, those that llama.cpp takes for K and V
     "q5_0": 6,
     "q5_1": 7,
 }
-FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
-ROPE_SCALING = {"": -1, "none": 0, "linear": 1, "yarn": 2}  # enum llama_rope_scaling_type
+# enum llama_flash_attn_type
+FLASH_ATTN: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
+ROPE_SCALING: dict[RopeScaling | Literal[""], int] = {  # enum llama_rope_scaling_type
+    "": -1,
+    "none": 0,
+    "linear": 1,
+    "yarn": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +47,14 @@ class ContextParams:
     num_sequences: int
     num_threads: int
     num_threads_batch: int
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    flash_attn: str = "auto"
+    cache_type_k: CacheType = "f16"
+    cache_type_v: CacheType = "f16"
+    flash_attn: FlashAttention = "auto"
     swa_full: bool = False
     kv_offload: bool = True
     op_offload: bool = True
-    rope_scaling: str = ""  # empty: as the model says, here and below for 0 and -1
+    # Empty: as the model says, here and below for 0 and -1.
+    rope_scaling: RopeScaling | Literal[""] = ""
     rope_freq_base: float = 0.0
     rope_freq_scale: float = 0.0
     yarn_orig_ctx: int = 0

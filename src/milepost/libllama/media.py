@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from milepost.errors import ConfigurationError, InvalidRequest, LibraryMismatch
+from milepost.kinds import FlashAttention, MediaKind
 from milepost.libllama.context import FLASH_ATTN
 from milepost.libllama.loader import Library
 from milepost.libllama.model import Model, check_model_file
@@ -39,8 +40,6 @@ MAX_SIDE = 1 << 16  # pixels; libmtmd computes areas in 32 bits
 MIN_SAMPLES = 2  # fewer end the process inside libmtmd
 MAX_SAMPLES = 1 << 30
 
-MediaKind = Literal["image", "audio"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProjectorParams:
@@ -48,7 +47,7 @@ class ProjectorParams:
 
     use_gpu: bool
     num_threads: int
-    flash_attn: str = "auto"
+    flash_attn: FlashAttention = "auto"
     image_min_tokens: int = -1  # -1: as the projector says
     image_max_tokens: int = -1
 

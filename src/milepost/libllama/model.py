@@ -10,12 +10,14 @@ from types import TracebackType
 from typing import Any
 
 from milepost.errors import ConfigurationError, ModelFileError
+from milepost.kinds import LoadMode, SplitMode
 from milepost.libllama.loader import Library
 from milepost.libllama.vocab import Vocab
 
 GGUF_MAGIC = b"GGUF"
-SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}  # enum llama_split_mode
-LOAD_MODES = {  # enum llama_load_mode
+# enum llama_split_mode
+SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+LOAD_MODES: dict[LoadMode, int] = {  # enum llama_load_mode
     "auto": -1,
     "none": 0,
     "mmap": 1,
@@ -31,10 +33,10 @@ class ModelParams:
     """How to load a model; meanings are those of `llama_model_params`."""
 
     n_gpu_layers: int = -1  # -1: as many as fit
-    split_mode: str = "layer"
+    split_mode: SplitMode = "layer"
     main_gpu: int = 0
     tensor_split: Sequence[float] = ()
-    load_mode: str = "auto"
+    load_mode: LoadMode = "auto"
     check_tensors: bool = False
     vocab_only: bool = False
 

@@ -10,7 +10,7 @@ import numpy as np
 from milepost.errors import InvalidRequest
 from milepost.libllama.context import Context
 from milepost.libllama.loader import Library
-from milepost.libllama.vocab import Vocab, encode_text
+from milepost.libllama.vocab import NO_TOKEN, Vocab, encode_text
 
 MIROSTAT_M = 100  # candidates that mirostat 1 estimates its exponent from, as in its paper
 TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -68,9 +68,9 @@ class Candidates:
 
     @property
     def selected(self) -> int:
-        """The token that the last sampler picked, -1 for none."""
+        """The token that the last sampler picked, or NO_TOKEN."""
         index = int(self.native.selected)
-        return int(self.native.data[index].id) if index >= 0 else -1
+        return int(self.native.data[index].id) if index >= 0 else NO_TOKEN
 
     def _reset(self, size: int) -> None:
         self.native.data = self._pointer
@@ -107,7 +107,7 @@ class SamplerChain:
         return int(self._lib.llama_sampler_sample(self._chain, context.pointer, row))
 
     def apply(self, candidates: Candidates) -> int:
-        """Pick a token from candidates without remembering it; -1 when none is left."""
+        """Pick a token from candidates without remembering it; NO_TOKEN when none is left."""
         self._lib.llama_sampler_apply(self._chain, candidates.native)
         return candidates.selected
 

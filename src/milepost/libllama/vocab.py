@@ -11,6 +11,7 @@ from milepost.errors import InvalidRequest, NativeCallFailed
 if TYPE_CHECKING:
     from milepost.libllama.loader import Library
 
+NO_TOKEN = -1  # LLAMA_TOKEN_NULL
 ATTR_CONTROL = 1 << 3  # enum llama_token_attr
 TOKEN_BUFFER_BYTES = 256  # arbitrary; longer tokens are asked for again
 
@@ -24,8 +25,8 @@ class Vocab:
         self._ffi = library.ffi
         self.pointer = pointer
         self.num_tokens: int = self._lib.llama_vocab_n_tokens(pointer)
-        self.bos_token: int = self._lib.llama_vocab_bos(pointer)  # -1 where there is none
-        self.eos_token: int = self._lib.llama_vocab_eos(pointer)  # -1 where there is none
+        self.bos_token: int = self._lib.llama_vocab_bos(pointer)  # or NO_TOKEN
+        self.eos_token: int = self._lib.llama_vocab_eos(pointer)  # or NO_TOKEN
         self.adds_bos: bool = bool(self._lib.llama_vocab_get_add_bos(pointer))
         self._token_bytes: dict[tuple[int, bool], bytes] = {}
 

@@ -14,7 +14,7 @@ import hashlib
 import struct
 from dataclasses import dataclass, field
 
-from milepost.chat.conversation.media_parts import MediaKind
+from milepost.kinds import MediaKind
 
 
 @dataclass(frozen=True, slots=True)

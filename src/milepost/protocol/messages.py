@@ -18,15 +18,13 @@ import msgspec
 import numpy as np
 
 from milepost.errors import InvalidRequest
+from milepost.kinds import BoundaryKind, MediaKind, MemoryKind
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes, public_name
 from milepost.protocol.sampling import SamplingParams
 
 PROTOCOL_VERSION = 10  # counts up with every change of a message
 
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
-BoundaryKind = Literal["system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"]
-MediaKind = Literal["image", "audio"]
-MemoryKind = Literal["full", "window", "recurrent", "hybrid"]
 RestoreKind = Literal["none", "kv_cache", "parked", "rewind", "ram", "disk"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 SlotAction = Literal["save", "restore", "erase"]

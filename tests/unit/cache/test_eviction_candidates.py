@@ -6,10 +6,10 @@ import numpy as np
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
 from milepost.cache.checkpoint import CheckpointKind
-from milepost.cache.traits import CacheKind
+from milepost.kinds import MemoryKind
 
 
-def make_cache(kind: CacheKind, budget_bytes: int, max_checkpoints: int = 32) -> PrefixCache:
+def make_cache(kind: MemoryKind, budget_bytes: int, max_checkpoints: int = 32) -> PrefixCache:
     limits = CacheLimits(budget_bytes, max_checkpoints)
     return PrefixCache(CacheTraits.of_kind(kind), limits)
 

@@ -11,11 +11,11 @@ import pytest
 from milepost.cache.placement import (
     MIN_CUT_TOKENS,
     Boundary,
-    BoundaryKind,
     PlacementLimits,
     PlacementRequest,
     plan_prefill,
 )
+from milepost.kinds import BoundaryKind
 
 KINDS: tuple[BoundaryKind, ...] = (
     *("system_end", "date", "message_end", "last_user", "prompt_end", "breakpoint"),

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
-from milepost.cache.traits import CacheKind
+from milepost.kinds import MemoryKind
 
 ROOMY = CacheLimits(budget_bytes=1 << 20)
 
 
-def make_cache(kind: CacheKind = "hybrid", limits: CacheLimits = ROOMY) -> PrefixCache:
+def make_cache(kind: MemoryKind = "hybrid", limits: CacheLimits = ROOMY) -> PrefixCache:
     return PrefixCache(CacheTraits.of_kind(kind), limits)
 
 
@@ -83,7 +83,7 @@ def test_a_segment_behind_a_gap_is_refused() -> None:
     ("kind", "reason"),
     [("hybrid", "no_checkpoint_at"), ("recurrent", "no_checkpoint_at"), ("window", "window_lost")],
 )
-def test_a_place_where_no_state_was_kept_is_named(kind: CacheKind, reason: str) -> None:
+def test_a_place_where_no_state_was_kept_is_named(kind: MemoryKind, reason: str) -> None:
     cache = make_cache(kind)
     cache.note(FIRST, 0.0)
     if cache.traits.has_segments:

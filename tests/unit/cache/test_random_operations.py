@@ -11,9 +11,9 @@ from tests.oracles.prefix_oracle import Prefix, PrefixOracle
 
 from milepost.cache import CacheLimits, CacheTraits, Match, PrefixCache
 from milepost.cache.match import MAX_STORED
-from milepost.cache.traits import CacheKind
+from milepost.kinds import MemoryKind
 
-KINDS: tuple[CacheKind, ...] = ("full", "window", "recurrent", "hybrid")
+KINDS: tuple[MemoryKind, ...] = ("full", "window", "recurrent", "hybrid")
 NUM_STEPS = 150
 ROOMY = CacheLimits(budget_bytes=1 << 30, max_checkpoints=1000)
 TIGHT = CacheLimits(budget_bytes=240, max_checkpoints=4, max_tree_tokens=120)
@@ -117,7 +117,7 @@ def check_contents(match: Match, prompt: Prefix, traits: CacheTraits) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_roomy_cache_knows_what_the_oracle_knows(kind: CacheKind, seed: int) -> None:
+def test_a_roomy_cache_knows_what_the_oracle_knows(kind: MemoryKind, seed: int) -> None:
     traits = CacheTraits.of_kind(kind)
     walk = Walk(traits, ROOMY, seed)
     for _ in range(NUM_STEPS):
@@ -141,7 +141,7 @@ def test_a_roomy_cache_knows_what_the_oracle_knows(kind: CacheKind, seed: int) -
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tight_cache_offers_nothing_wrong(kind: CacheKind, seed: int) -> None:
+def test_a_tight_cache_offers_nothing_wrong(kind: MemoryKind, seed: int) -> None:
     traits = CacheTraits.of_kind(kind)
     walk = Walk(traits, TIGHT, seed)
     for _ in range(NUM_STEPS):

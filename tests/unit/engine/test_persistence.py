@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.disk_cache import TIMEOUT_S, history, open_store
 
 from milepost.cache import CacheLimits, CacheTraits, PrefixCache
 from milepost.cache.disk.store import DiskStore
-from milepost.engine.persistence import Persister, Sync, parse_sync
+from milepost.config import EngineSettings
+from milepost.engine.persistence import Persister
 from milepost.engine.prompt_logits import PromptLogits
-from milepost.errors import ConfigurationError
+from milepost.kinds import SyncMode
 
 
 class Bench:
     """A persister of the full memory kind, and a clock that is set by hand."""
 
-    def __init__(self, store: DiskStore, sync: Sync, ram_bytes: int = 1 << 20) -> None:
+    def __init__(self, store: DiskStore, sync: SyncMode, ram_bytes: int = 1 << 20) -> None:
         self.now_s = 100.0
         self.store = store
         self.cache = PrefixCache(CacheTraits.of_kind("full"), CacheLimits(ram_bytes))
@@ -124,9 +126,9 @@ def test_without_a_disk_nothing_happens() -> None:
 
 
 def test_modes_are_checked() -> None:
-    assert parse_sync("turn") == "turn"
-    with pytest.raises(ConfigurationError, match="turn, idle or exit"):
-        parse_sync("often")
+    assert msgspec.convert({"cache_disk_sync": "turn"}, EngineSettings).cache_disk_sync == "turn"
+    with pytest.raises(msgspec.ValidationError, match="often"):
+        msgspec.convert({"cache_disk_sync": "often"}, EngineSettings)
 
 
 def count_blobs(root: Path) -> int:

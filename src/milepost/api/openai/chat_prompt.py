@@ -29,7 +29,6 @@ from milepost.chat.replies.reasoning_limit import (
     reasoning_state,
 )
 from milepost.chat.replies.reply_plan import (
-    ReasoningPlace,
     ReplyOptions,
     ReplyPlan,
     find_generation_part,
@@ -40,6 +39,7 @@ from milepost.chat.replies.reply_plan import (
 from milepost.chat.replies.reply_rules import ReplyRules, make_constraint
 from milepost.chat.reply_memory.reply_store import ReplyContext
 from milepost.errors import InvalidRequest, NotSupported
+from milepost.kinds import ReasoningPlace
 from milepost.protocol.messages import Boundary, PromptInput, encode_tokens
 
 # Names of one field, ours and llama-server's; the first that is given counts.

@@ -18,8 +18,9 @@ from milepost.chat.conversation.conversation import (
     Message,
     make_conversation,
 )
-from milepost.chat.conversation.media_parts import MediaKind, MediaPart
+from milepost.chat.conversation.media_parts import MediaPart
 from milepost.errors import InvalidRequest
+from milepost.kinds import MediaKind
 
 # Type of a part -> kind, and the key of what it holds.
 MEDIA_PARTS: Mapping[str, tuple[MediaKind, str]] = {

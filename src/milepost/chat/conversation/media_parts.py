@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from milepost.chat.conversation.sentinels import (
     FIRST_SENTINEL,
@@ -24,8 +23,7 @@ from milepost.chat.conversation.sentinels import (
     write_marker,
 )
 from milepost.errors import InvalidRequest
-
-MediaKind = Literal["image", "audio"]
+from milepost.kinds import MediaKind
 
 MAX_MEDIA = 1 << 16  # of a request; arbitrary
 DIGEST_BYTES = 16

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.formats.reply_format import ReasoningFormat, ReplyFormat
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate
-
-# llama-server's words. `auto` is `deepseek`; `none` leaves reasoning in the content as it was
-# written; `deepseek-legacy` does both.
-ReasoningPlace = Literal["auto", "none", "deepseek", "deepseek-legacy"]
-
+from milepost.kinds import ReasoningPlace
 
 MAX_GENERATION_CHARS = 4000  # of the end of a prompt that are searched; arbitrary
 NUM_CONTENT_CHARS = 200  # of the end of a message that is looked for there; arbitrary
