@@ -30,9 +30,8 @@ from milepost.chat.prompts.reply_matching import ReplyMatcher
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_disk import ReplyDisk
 from milepost.chat.reply_memory.reply_store import ReplyStore
-from milepost.chat.templates.report import describe_template, load_template
+from milepost.chat.templates.report import describe_template, load_template, log_consequences
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts, check_kwargs
-from milepost.chat.templates.template_notes import log_consequences
 from milepost.chat.templates.template_set import TemplateSet, load_templates
 from milepost.config import ServerSettings, Settings
 from milepost.errors import ConfigurationError, InvalidRequest

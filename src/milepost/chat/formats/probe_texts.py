@@ -22,14 +22,15 @@ ANSWER, LATER_ANSWER, REASONING = "mpanswer", "mpsecond", "mpthought"
 RESULT, LATER_RESULT = "mpresult", "mpoutput"
 NAMES = ("mptoola", "mptoolb")
 IDS = ("mpcall0aa", "mpcall1bb")  # nine letters and digits, as Mistral's templates demand
+LONG_ID = "mpcall_with_a_long_id"  # as most clients make them
 KEYS = (("mpkeya", "mpkeyb"), ("mpkeyc", "mpkeyd"))
 OTHER_VALUES = (470011, 470022)
 VALUES = (("mpvala", "mpvalb"), ("mpvalc", "mpvald"))
 
 
-def system() -> Message:
+def system(text: str = SYSTEM) -> Message:
     """Return a system message."""
-    return {"role": "system", "content": SYSTEM}
+    return {"role": "system", "content": text}
 
 
 def user(text: str = USER) -> Message:
@@ -44,21 +45,23 @@ def answer(text: str = ANSWER, **fields: Any) -> Message:
 
 def calling(*calls: Message, text: str = "", **fields: Any) -> Message:
     """Return an assistant message with tool calls."""
-    return {"role": "assistant", "content": text, "tool_calls": list(calls), **fields}
+    return {"role": "assistant", "content": text, **fields, "tool_calls": list(calls)}
 
 
-def call(number: int, arguments: Mapping[str, Any] | None = None) -> Message:
+def call(
+    number: int, arguments: Mapping[str, Any] | str | None = None, call_id: str = ""
+) -> Message:
     """Return one of the two tool calls; its arguments are two texts unless others are given."""
     if arguments is None:
         arguments = dict(zip(KEYS[number], VALUES[number], strict=True))
     function = {"name": NAMES[number], "arguments": arguments}
-    return {"type": "function", "id": IDS[number], "function": function}
+    return {"type": "function", "function": function, "id": call_id or IDS[number]}
 
 
 def result(number: int = 0) -> Message:
     """Return the result of one of the two tool calls."""
     text = (RESULT, LATER_RESULT)[number]
-    return {"role": "tool", "content": text, "tool_call_id": IDS[number], "name": NAMES[number]}
+    return {"role": "tool", "content": text, "name": NAMES[number], "tool_call_id": IDS[number]}
 
 
 OTHER_CALL = call(0, dict(zip(KEYS[0], OTHER_VALUES, strict=True)))
@@ -75,19 +78,36 @@ TOOLS = [_tool(0), _tool(1)]
 
 
 class Probe:
-    """A template that questions are put to."""
+    """A template that questions are put to, rendered with in one way."""
 
-    def __init__(self, source: str, try_render: TryRender, controls: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        try_render: TryRender,
+        controls: Iterable[str] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         self.source = source
         self.controls = frozenset(controls)  # how the model's control tokens are spelled
         self._try_render = try_render
+        self._variables = variables or {}  # of every rendering
+
+    def with_variables(self, variables: Mapping[str, Any]) -> Probe:
+        """Return a probe of the same template that is always given these variables."""
+        return Probe(self.source, self._try_render, self.controls, variables)
+
+    def ask(self, conversation: Conversation, *, add_generation_prompt: bool) -> str | None:
+        """Return what becomes of a conversation, which is taken as it is."""
+        return self._try_render(conversation, add_generation_prompt, self._variables)
 
     def prompt(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:
         """Return the prompt of a conversation with its generation prompt."""
+        variables = {**self._variables, **variables}
         return self._try_render(_conversation(messages, tools), True, variables)
 
     def history(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:
         """Return the text of a conversation without a generation prompt."""
+        variables = {**self._variables, **variables}
         return self._try_render(_conversation(messages, tools), False, variables)
 
     def generation(self, **variables: Any) -> str:

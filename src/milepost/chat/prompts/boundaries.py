@@ -121,7 +121,7 @@ class BoundaryFinder:
         found = list(_boundaries(reader, history, moving))
         found += _breakpoints(history, found)
         found.sort(key=lambda boundary: boundary.offset)
-        keeps = add_generation_prompt and reader.differs_in_history(conversation)
+        keeps = add_generation_prompt and reader.rewrites_replies(conversation)
         is_known = add_generation_prompt and history.ends[-1] >= 0
         generation_prompt = history.text[history.ends[-1] :] if is_known else None
         return PromptBoundaries(tuple(found), keeps, history.replies, generation_prompt)
@@ -137,7 +137,7 @@ class BoundaryFinder:
             history.prompt,
             history.spans,
             history.ends,
-            reader.reply_trailer(),
+            reader.reply_trailer,
         )
         num_same = 0 if known is None else _count_same(known, history)
         num_unmoved = min(history.num_unmoved, num_same)
@@ -236,7 +236,7 @@ def _last_stable_messages(reader: PromptReader, history: History, moving: int) -
     if last > count_head(messages) and not (moving >= 0 and last == len(messages) - 1):
         yield last - 1
     reasons = any("reasoning_content" in message for message in messages[last + 1 :])
-    if reasons and reader.drops_reasoning():
+    if reasons and reader.drops_reasoning:
         yield last
 
 

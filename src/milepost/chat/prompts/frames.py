@@ -1,42 +1,32 @@
-"""Learns what a template writes between two messages, and where in that the first one ends.
+"""Finds where a message ends in a prompt, by what its template writes between two messages.
 
-    …last words<|im_end|>\\n<|im_start|>user\\n<tool_response>\\nfirst words…
-               └ trailer ──┘└ header ─────────────────────────┘
-
-The end of a message is where the prompt of the conversation up to it, without a generation prompt,
-stops agreeing with the longer one. Rendering that for every message would cost a rendering each;
-but what stands between two messages depends on little more than their roles. So it is learned
-from a small window of a conversation when a pair of roles is seen first, and afterwards only
-recognised. The generation prompt counts as the message behind the last one.
+Rendering the conversation up to each message would cost a rendering for every one. What stands
+between two messages depends on little more than their roles: so it is learnt (`history_probe`) from
+a small window of the conversation when a pair of roles is seen first, and afterwards only
+recognised. The generation prompt counts as the message after the last one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.message_spans import (
     MARKED_FIELDS,
     Span,
     common_prefix,
-    mark_messages,
-    take_marks_out,
     take_messages,
 )
-from milepost.chat.conversation.sentinels import choose_sentinel
-from milepost.chat.templates.history_probe import Render
+from milepost.chat.templates.frame_probe import Frame, Pair
+from milepost.chat.templates.history_probe import HistoryProfile
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 MAX_LESSONS = 3  # per pair of roles; arbitrary: some templates write something new every time
 # Arbitrary, by what published templates write.
 MAX_HEADER_CHARS = MAX_TRAILER_CHARS = 400
-MIN_OPENING_CHARS = 8
-MAX_TAIL_CHARS = 64  # that a shorter prompt may write behind the last message only
-NUM_TAIL_CHARS = 24
-
-Pair = tuple[str, bool, str, bool]
+MIN_START_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +37,11 @@ class Gap:
     high: int | None  # where the second begins
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What was seen between two messages; None for a side that is not always the same."""
+class EndFinder:
+    """Finds the ends of messages in prompts of one template, given the same variables."""
 
-    trailer: str | None
-    header: str | None
-
-    def exact_end(self, text: str, gap: Gap) -> int:
-        """Return the end of the first message if all known of the gap is like this; or -1."""
-        if gap.low is None or gap.high is None or self.trailer is None or self.header is None:
-            return self.likely_end(text, gap)
-        is_same = text[gap.low : gap.high] == self.trailer + self.header
-        return gap.low + len(self.trailer) if is_same else -1
-
-    def likely_end(self, text: str, gap: Gap) -> int:
-        """Return the end of the first message if one side of the gap is like this; or -1."""
-        low, high = gap.low, gap.high
-        if high is not None and self.header is not None:
-            end = high - len(self.header)
-            if end >= (low or 0) and text.startswith(self.header, end):
-                return end
-        if low is not None and self.trailer is not None:
-            end = low + len(self.trailer)
-            if (high is None or end <= high) and text.startswith(self.trailer, low):
-                return end
-        return -1
-
-
-class Frames:
-    """What one template, with the same variables, writes between messages."""
-
-    def __init__(self, render: Render) -> None:
-        self._render = render
-        self._frames: dict[Pair, tuple[Frame, ...]] = {}
-        self._num_lessons: dict[Pair, int] = {}
+    def __init__(self, history: HistoryProfile) -> None:
+        self._history = history
 
     def find_end(
         self, conversation: Conversation, index: int, text: str, spans: Mapping[int, Span]
@@ -95,80 +55,47 @@ class Frames:
             return -1
         pair = _pair(conversation.messages, index)
         end = self._exact_end(pair, text, gaps)
-        if end < 0 and self._num_lessons.get(pair, 0) < MAX_LESSONS:
+        if end < 0 and self._history.num_lessons(pair) < MAX_LESSONS:
             self._learn(pair, conversation, index)
             end = self._exact_end(pair, text, gaps)
         return end if end >= 0 else self._likely_end(pair, text, gaps)
 
     def _exact_end(self, pair: Pair, text: str, gaps: list[Gap]) -> int:
-        frames = self._frames.get(pair, ())
-        ends = (frame.exact_end(text, gap) for gap in gaps for frame in frames)
+        frames = self._history.frames(pair)
+        ends = (_exact_end(frame, text, gap) for gap in gaps for frame in frames)
         return next((end for end in ends if end >= 0), -1)
 
     def _likely_end(self, pair: Pair, text: str, gaps: list[Gap]) -> int:
-        frames = self._frames.get(pair, ())
-        ends = (frame.likely_end(text, gap) for gap in gaps for frame in frames)
+        frames = self._history.frames(pair)
+        ends = (_likely_end(frame, text, gap) for gap in gaps for frame in frames)
         end = next((end for end in ends if end >= 0), -1)
         low, high = gaps[-1].low, gaps[-1].high
         if end < 0 and high is not None:
-            opening = _common_opening([frame.header or "" for frame in frames])
-            if opening:
-                end = text.rfind(opening, low or max(0, high - MAX_HEADER_CHARS), high)
+            start = _shared_start([frame.header or "" for frame in frames])
+            if start:
+                end = text.rfind(start, low or max(0, high - MAX_HEADER_CHARS), high)
         if end < 0 and low is not None:
-            closing = _common_closing([frame.trailer or "" for frame in frames])
+            closing = _shared_end([frame.trailer or "" for frame in frames])
             if closing:
                 limit = low + MAX_TRAILER_CHARS if high is None else high
                 pos = text.find(closing, low, limit)
                 end = pos + len(closing) if pos >= 0 else -1
-        has_calls = pair[1]  # which stand behind the text
+        has_calls = pair[1]  # which stand after the text
         return low if end < 0 and low is not None and not has_calls else end
 
     def _learn(self, pair: Pair, conversation: Conversation, index: int) -> None:
-        """Learn from a window with the message and the next; costs two renderings, or four.
+        """Learn from a window with the message and the next.
 
         The last lesson is from the whole conversation up to there: some templates write something
         else the first time, or refuse a window.
         """
-        number = self._num_lessons.get(pair, 0) + 1
-        self._num_lessons[pair] = number
         stop = min(index + 2, len(conversation.messages))
-        if number < MAX_LESSONS:
+        if self._history.num_lessons(pair) + 1 < MAX_LESSONS:
             window = take_window(conversation, index, stop)
         else:
             window = take_messages(conversation, range(stop), conversation.tools)
-        frames = self._read_frames(window, stop - index - 1, pair)
-        self._frames[pair] = (*self._frames.get(pair, ()), *frames)
-
-    def _read_frames(self, window: Conversation, num_behind: int, pair: Pair) -> list[Frame]:
-        num_before = len(window.messages) - num_behind
-        windows = [_without_reasoning(window, num_before)]
-        if any("reasoning_content" in message for message in window.messages[num_before:]):
-            windows.append(_without_reasoning(window, len(window.messages)))
-        frames = (self._read_frame(each, num_before, has_calls=pair[1]) for each in windows)
-        return [frame for frame in frames if frame is not None]
-
-    def _read_frame(
-        self, window: Conversation, num_before: int, *, has_calls: bool
-    ) -> Frame | None:
-        """Read the frame behind the first `num_before` messages of a window."""
-        is_last = num_before == len(window.messages)
-        before = take_messages(window, range(num_before), window.tools)
-        sentinel = choose_sentinel(window.messages, window.tools, window.documents)
-        if sentinel is None:
-            return None
-        shorter = self._render(before, False)
-        marked = self._render(mark_messages(window, sentinel), is_last)
-        if shorter is None or marked is None:
-            return None
-        text, spans = take_marks_out(marked, sentinel)
-        low = spans[num_before - 1].end if num_before - 1 in spans else None
-        following = spans.get(num_before)
-        high = len(text) if is_last else following.start if following else None
-        end = _find_end(shorter, text, low or 0, len(text) if high is None else high)
-        return Frame(
-            trailer=None if low is None or has_calls else text[low:end],
-            header=None if high is None else text[end:high],
-        )
+        num_before = len(window.messages) - (stop - index - 1)
+        self._history.learn_frames(pair, window, num_before)
 
 
 def take_window(conversation: Conversation, first: int, stop: int) -> Conversation:
@@ -217,38 +144,32 @@ def _pair(messages: list[Message], index: int) -> Pair:
     return message["role"], has_calls, following["role"], "tool_calls" in following
 
 
-def _without_reasoning(window: Conversation, stop: int) -> Conversation:
-    """Return the window without reasoning before `stop`: it may go when a message is added.
-
-    Texts are stripped, so that no white space of theirs is taken for a part of the frame.
-    """
-    messages = []
-    for i, message in enumerate(window.messages):
-        kept = {
-            key: value.strip() if key in MARKED_FIELDS else value for key, value in message.items()
-        }
-        if i < stop:
-            kept.pop("reasoning_content", None)
-        messages.append(kept)
-    return replace(window, messages=messages)
+def _exact_end(frame: Frame, text: str, gap: Gap) -> int:
+    """Return the end of the first message if all known of the gap is like this; or -1."""
+    if gap.low is None or gap.high is None or frame.trailer is None or frame.header is None:
+        return _likely_end(frame, text, gap)
+    is_same = text[gap.low : gap.high] == frame.trailer + frame.header
+    return gap.low + len(frame.trailer) if is_same else -1
 
 
-def _find_end(shorter: str, text: str, low: int, high: int) -> int:
-    """Return where, between `low` and `high`, what ends as the shorter prompt does ends."""
-    end = common_prefix(shorter, text)
-    if end < max(low, len(shorter) - MAX_TAIL_CHARS):
-        # The shorter prompt is different before that: Qwen3 puts empty reasoning into the last
-        # reply only. Its last words still show where the message ends.
-        tail = shorter[-NUM_TAIL_CHARS:]
-        pos = text.rfind(tail, max(0, low - len(tail)), high)
-        end = pos + len(tail) if pos >= 0 else end
-    return min(max(end, low), high)
+def _likely_end(frame: Frame, text: str, gap: Gap) -> int:
+    """Return the end of the first message if one side of the gap is like this; or -1."""
+    low, high = gap.low, gap.high
+    if high is not None and frame.header is not None:
+        end = high - len(frame.header)
+        if end >= (low or 0) and text.startswith(frame.header, end):
+            return end
+    if low is not None and frame.trailer is not None:
+        end = low + len(frame.trailer)
+        if (high is None or end <= high) and text.startswith(frame.trailer, low):
+            return end
+    return -1
 
 
 def _possible_gaps(
     conversation: Conversation, index: int, text: str, spans: Mapping[int, Span]
 ) -> Iterator[Gap]:
-    """Yield the gap behind a message with, and without, the white space around both texts.
+    """Yield the gap after a message with, and without, the white space around both texts.
 
     Whether that is written, or trimmed, or escaped is up to the template.
     """
@@ -280,16 +201,16 @@ def _space_around(message: Message) -> tuple[str, str]:
     return first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
 
 
-def _common_closing(trailers: list[str]) -> str:
+def _shared_end(trailers: list[str]) -> str:
     """Return how all trailers end, if that is enough to be recognised by."""
-    return _common_opening([trailer[::-1] for trailer in trailers])[::-1]
+    return _shared_start([trailer[::-1] for trailer in trailers])[::-1]
 
 
-def _common_opening(headers: list[str]) -> str:
+def _shared_start(headers: list[str]) -> str:
     """Return how all headers begin, if that is enough to be recognised by."""
     if len(headers) < 2:
         return ""
-    opening = headers[0]
+    start = headers[0]
     for header in headers[1:]:
-        opening = opening[: common_prefix(opening, header)]
-    return opening if len(opening) >= MIN_OPENING_CHARS else ""
+        start = start[: common_prefix(start, header)]
+    return start if len(start) >= MIN_START_CHARS else ""

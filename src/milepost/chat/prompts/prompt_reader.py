@@ -22,17 +22,11 @@ from milepost.chat.conversation.message_spans import (
 )
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.conversation.sentinels import choose_sentinel
-from milepost.chat.prompts.frames import Frames, count_head, take_window, window_indices
+from milepost.chat.prompts.frames import EndFinder, count_head, take_window, window_indices
 from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
-from milepost.chat.templates.history_probe import (
-    differs_in_history,
-    drops_reasoning,
-    find_reply_trailer,
-)
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import TemplateFailed
 
-UNKNOWN = "\0"  # not probed yet
 FIRST_TEXTS = ("alpha", "beta")  # of the user; they agree in nothing
 # How far a system end goes back to stand behind a control token. Chosen for role names and line
 # breaks: the first of the user's words can be merged with those, and then the place is none.
@@ -74,11 +68,8 @@ class PromptReader:
     ) -> None:
         self._template = template
         self._kwargs = dict(kwargs)
-        self._has_tools = has_tools
-        self._frames = Frames(self._render)
-        self._differs: dict[tuple[str, bool], bool] = {}  # by last role and reasoning
-        self._drops_reasoning: bool | None = None
-        self._trailer: str | None = UNKNOWN
+        self._history = template.profile.history(self._kwargs, has_tools=has_tools)
+        self._ends = EndFinder(self._history)
 
     def read(
         self,
@@ -107,36 +98,27 @@ class PromptReader:
         num_ending = num_messages if add_generation_prompt else num_messages - 1
         last_end = max(ends, default=0)
         for i in range(first, num_ending):
-            end = self._frames.find_end(conversation, i, text, spans)
+            end = self._ends.find_end(conversation, i, text, spans)
             if end >= last_end:
                 ends[i] = last_end = end
         head_text = self._render_head(conversation, text, known)
         return History(conversation, prompt, spans, tuple(ends), head_text, num_shared, first)
 
-    def differs_in_history(self, conversation: Conversation) -> bool:
-        """See `history_probe.differs_in_history`."""
+    def rewrites_replies(self, conversation: Conversation) -> bool:
+        """See `HistoryProfile.rewrites_replies`."""
         messages = conversation.messages
-        key = messages[-1]["role"], any("reasoning_content" in message for message in messages)
-        found = self._differs.get(key)
-        if found is None:
-            role, has_reasoning = key
-            found = differs_in_history(
-                self._render, role, has_reasoning=has_reasoning, has_tools=self._has_tools
-            )
-            self._differs[key] = found
-        return found
+        has_reasoning = any("reasoning_content" in message for message in messages)
+        return self._history.rewrites_replies(messages[-1]["role"], has_reasoning=has_reasoning)
 
+    @property
     def drops_reasoning(self) -> bool:
-        """See `history_probe.drops_reasoning`."""
-        if self._drops_reasoning is None:
-            self._drops_reasoning = drops_reasoning(self._render, has_tools=self._has_tools)
-        return self._drops_reasoning
+        """See `HistoryProfile.drops_reasoning`."""
+        return self._history.drops_reasoning
 
+    @property
     def reply_trailer(self) -> str | None:
-        """See `history_probe.find_reply_trailer`."""
-        if self._trailer == UNKNOWN:
-            self._trailer = find_reply_trailer(self._render, has_tools=self._has_tools)
-        return self._trailer
+        """See `HistoryProfile.reply_trailer`."""
+        return self._history.reply_trailer
 
     def _place(
         self, conversation: Conversation, text: str, first: int, add_generation_prompt: bool

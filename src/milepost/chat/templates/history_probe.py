@@ -1,76 +1,112 @@
-"""Finds out how a template treats replies once they are history, by rendering short conversations.
+"""Learns how a template writes the messages of a conversation that goes on.
 
-Two facts decide where the next request will stop agreeing with this one: whether a reply is
-written as history just behind the generation prompt that it was sampled after, and whether its
-reasoning goes when the user speaks again. A third one, what ends a reply, tells where its tokens
-end.
+It decides where the next request will stop agreeing with this one: whether a reply is written as
+history just after the generation prompt that it was sampled after, and whether its reasoning goes
+when the user speaks again. What ends a reply, and what stands between two messages, tells where
+messages end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import cached_property
 
-from milepost.chat.conversation.conversation import Conversation, make_conversation
+from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.message_spans import common_prefix
-from milepost.chat.templates.trait_probe import ARGUMENTS_TEXT, SHORT_ID, TOOLS
+from milepost.chat.formats.probe_texts import (
+    ANSWER,
+    LATER_ANSWER,
+    LATER_USER,
+    REASONING,
+    Probe,
+    answer,
+    call,
+    calling,
+    result,
+    user,
+)
+from milepost.chat.templates.frame_probe import Frame, Pair, read_frames
 
-# Renders a conversation with or without generation prompt, None when the template refuses it.
-Render = Callable[[Conversation, bool], str | None]
-
-REASONING = "milepost-reasoning"
-USER = {"role": "user", "content": "question"}
-NEXT_USER = {"role": "user", "content": "another"}
-CALL = {
-    "id": SHORT_ID,
-    "type": "function",
-    "function": {"name": "probe", "arguments": ARGUMENTS_TEXT},
-}
-CALLING = {"role": "assistant", "content": "calling", "tool_calls": [CALL]}
-RESULT = {"role": "tool", "content": "result", "tool_call_id": SHORT_ID}
-ANSWER = {"role": "assistant", "content": "answer"}
-REASONED = {**ANSWER, "reasoning_content": REASONING}
-STARTS: dict[str, list[dict[str, Any]]] = {"user": [USER], "tool": [USER, CALLING, RESULT]}
+REASONED = answer(reasoning_content=REASONING)
+CALLED = (user(), calling(call(0), text=LATER_ANSWER), result())
+STARTS: dict[str, tuple[Message, ...]] = {"user": (user(),), "tool": CALLED}  # by last role
 
 
-def differs_in_history(
-    render: Render, last_role: str, *, has_reasoning: bool, has_tools: bool
-) -> bool:
-    """Say whether some reply to such a message is written differently behind the prompt's end.
+class HistoryProfile:
+    """What a template does with histories, given the same variables and tools or none every time.
 
-    True means that a later request may agree with this prompt up to its generation prompt, but
-    not up to its last token. With `has_reasoning` the client is known to send reasoning back;
-    without, it may do either.
+    The probe renders as requests do, with what the tool fallback writes. Every part is learnt when
+    it is first asked for; two threads may do so at once, and learn the same.
     """
-    start = STARTS.get(last_role, STARTS["user"])
-    prompt = render(_conversation(start, has_tools), True)
-    without = render(_conversation(start, has_tools), False)
-    if prompt is None or without is None:
+
+    def __init__(self, probe: Probe, *, has_tools: bool) -> None:
+        self._probe = probe
+        self._has_tools = has_tools
+        self._rewrites: dict[tuple[str, bool], bool] = {}
+        self._frames: dict[Pair, tuple[Frame, ...]] = {}
+        self._num_lessons: dict[Pair, int] = {}
+
+    def rewrites_replies(self, last_role: str, *, has_reasoning: bool) -> bool:
+        """Say whether some reply to such a message is written differently after the prompt's end.
+
+        True means that a later request may agree with this prompt up to its generation prompt, but
+        not up to its last token. With `has_reasoning` the client is known to send reasoning back;
+        without, it may do either.
+        """
+        key = last_role, has_reasoning
+        if key not in self._rewrites:
+            start = STARTS.get(last_role, STARTS["user"])
+            replies = [REASONED] if has_reasoning else [REASONED, answer()]
+            self._rewrites[key] = self._rewrites_any(start, replies)
+        return self._rewrites[key]
+
+    @cached_property
+    def drops_reasoning(self) -> bool:
+        """Whether reasoning that was shown is left out once another user message follows."""
+        shown = self._history(user(), REASONED)
+        later = self._history(user(), REASONED, user(LATER_USER))
+        if shown is None or later is None:
+            return False
+        return REASONING in shown and REASONING not in later
+
+    @cached_property
+    def reply_trailer(self) -> str | None:
+        """What stands between the text of a reply and the end of its message; None: unknown."""
+        shown = self._history(user(), answer())
+        later = self._history(user(), answer(), user(LATER_USER))
+        if shown is None or later is None:
+            return None
+        after = [text.partition(ANSWER)[2] for text in (shown, later)]
+        return after[0][: common_prefix(after[0], after[1])] if after[1] else None
+
+    def frames(self, pair: Pair) -> tuple[Frame, ...]:
+        """Return what was seen between two messages like these, so far."""
+        return self._frames.get(pair, ())
+
+    def num_lessons(self, pair: Pair) -> int:
+        """Return how often frames of such a pair were learnt."""
+        return self._num_lessons.get(pair, 0)
+
+    def learn_frames(self, pair: Pair, window: Conversation, num_before: int) -> None:
+        """Learn what stands after the first `num_before` messages of a real conversation."""
+        self._num_lessons[pair] = self.num_lessons(pair) + 1
+        seen = read_frames(self._probe, window, num_before)
+        self._frames[pair] = (*self.frames(pair), *seen)
+
+    def _rewrites_any(self, start: tuple[Message, ...], replies: list[Message]) -> bool:
+        prompt = self._probe.prompt(*start, tools=self._has_tools)
+        without = self._history(*start)
+        if prompt is None or without is None:
+            return False
+        end = common_prefix(prompt, without)
+        for reply in replies:
+            for later_messages in ([reply], [reply, user(LATER_USER)]):
+                later = self._history(*start, *later_messages)
+                if later is not None and end <= _num_kept(prompt, later) < len(prompt):
+                    return True
         return False
-    end = common_prefix(prompt, without)
-    for reply in [REASONED] if has_reasoning else [REASONED, ANSWER]:
-        for later_messages in ([reply], [reply, NEXT_USER]):
-            later = render(_conversation([*start, *later_messages], has_tools), False)
-            if later is not None and end <= _num_kept(prompt, later) < len(prompt):
-                return True
-    return False
 
-
-def drops_reasoning(render: Render, *, has_tools: bool) -> bool:
-    """Say whether reasoning that was shown is left out once another user message follows."""
-    shown = render(_conversation([USER, REASONED], has_tools), False)
-    later = render(_conversation([USER, REASONED, NEXT_USER], has_tools), False)
-    return shown is not None and later is not None and REASONING in shown and REASONING not in later
-
-
-def find_reply_trailer(render: Render, *, has_tools: bool) -> str | None:
-    """Return what stands between the text of a reply and the end of its message; None: unknown."""
-    shown = render(_conversation([USER, ANSWER], has_tools), False)
-    later = render(_conversation([USER, ANSWER, NEXT_USER], has_tools), False)
-    if shown is None or later is None:
-        return None
-    behind = [text.partition(ANSWER["content"])[2] for text in (shown, later)]
-    return behind[0][: common_prefix(behind[0], behind[1])] if behind[1] else None
+    def _history(self, *messages: Message) -> str | None:
+        return self._probe.history(*messages, tools=self._has_tools)
 
 
 def _num_kept(prompt: str, later: str) -> int:
@@ -79,7 +115,3 @@ def _num_kept(prompt: str, later: str) -> int:
     if end == len(prompt) and prompt[-1:].isspace() and later[end : end + 1].isspace():
         return len(prompt.rstrip())
     return end
-
-
-def _conversation(messages: list[dict[str, Any]], has_tools: bool) -> Conversation:
-    return make_conversation(messages, TOOLS if has_tools else None)

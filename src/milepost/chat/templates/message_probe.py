@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from milepost.chat.formats.probe_texts import (
     ANSWER,
@@ -28,13 +29,11 @@ from milepost.chat.formats.probe_texts import (
 )
 from milepost.chat.formats.reply_format import Affix, ReasoningFormat
 from milepost.chat.formats.text_pieces import shared_start
-from milepost.chat.templates.profile import (
-    GenerationPrompts,
-    MessageFrames,
-    ToolsPlace,
-    Treatment,
-)
 from milepost.chat.templates.reasoning_probe import is_opened
+
+# What a template does with a message that is not where it expects one.
+Treatment = Literal["kept", "moved", "dropped", "refused"]
+ToolsPlace = Literal["none", "start", "last_user"]  # last_user: it moves with each user message
 
 # Variables that templates read to decide on reasoning, with values to try.
 SWITCHES: tuple[tuple[str, tuple[object, ...]], ...] = (
@@ -44,6 +43,47 @@ SWITCHES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("thinking_budget", (0, 512)),
     ("reasoning", (False, True)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPrompts:
+    """What a prompt ends with, by whether reasoning is wanted (`enable_thinking`)."""
+
+    with_reasoning: str
+    without_reasoning: str
+    opens_reasoning: bool  # the first ends inside of reasoning
+    opens_reasoning_anyway: bool  # the second does
+    switches: tuple[str, ...]  # variables about reasoning that change the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFrames:
+    """What stands around the text of a message, by role; None where a template shows no text."""
+
+    system: Affix | None
+    user: Affix | None
+    assistant: Affix | None
+    tool: Affix | None  # the result of a tool; NAME and ID stand for those of its call
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsShown:
+    """What a template shows of tools, calls and results."""
+
+    place: ToolsPlace  # where the tools are listed
+    shows_calls: bool  # tool calls stay in histories
+    groups_results: bool  # results that follow each other share one message
+    shows_result_ids: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Treatments:
+    """What a template does with messages in an unusual order."""
+
+    first_system: Treatment
+    later_system: Treatment
+    consecutive_users: Treatment
+    consecutive_replies: Treatment
 
 
 def probe_generation(probe: Probe, reasoning: ReasoningFormat | None) -> GenerationPrompts:
@@ -85,29 +125,26 @@ def probe_frames(probe: Probe) -> MessageFrames:
     )
 
 
-def groups_results(probe: Probe, frame: Affix | None) -> bool:
-    """Say whether two results that follow each other share one message."""
-    both = calling(call(0), call(1))
-    text = probe.prompt(user(), both, result(0), result(1), tools=True)
-    gap = between(text, RESULT, LATER_RESULT)
-    if frame is None or gap is None:
-        return False
-    return _without_numbers(_with_blanks(gap)) != _without_numbers(frame.end + frame.start)
+def probe_tools(probe: Probe, result_frame: Affix | None) -> ToolsShown:
+    """Return what is shown of tools, calls and results."""
+    return ToolsShown(
+        _find_tools(probe),
+        shows_calls(probe),
+        _groups_results(probe, result_frame),
+        _shows_result_ids(probe),
+    )
 
 
-def shows_result_ids(probe: Probe) -> bool:
-    """Say whether the result of a tool names the call that it answers."""
-    text = probe.prompt(user(), calling(call(0)), result(), tools=True)
-    shown = text is not None and RESULT in text and VALUES[0][1] in text
-    return shown and text is not None and IDS[0] in text[text.rindex(VALUES[0][1]) :]
-
-
-def find_tools(probe: Probe) -> ToolsPlace:
-    """Return where tools are listed."""
-    text = probe.prompt(user(), answer(), user(LATER_USER), tools=True)
-    if text is None or NAMES[0] not in text:
-        return "none"
-    return "last_user" if ANSWER in text and text.index(NAMES[0]) > text.index(ANSWER) else "start"
+def probe_treatments(probe: Probe) -> Treatments:
+    """Return what becomes of messages in an unusual order."""
+    later = probe.prompt(user(), answer(), system(), user(LATER_USER))
+    replies = probe.prompt(user(), answer(), answer(LATER_ANSWER), user(LATER_USER))
+    return Treatments(
+        treat_first_system(probe),
+        _treat(later, SYSTEM, ANSWER, LATER_USER),
+        treat_consecutive_users(probe),
+        _treat(replies, ANSWER, USER, LATER_ANSWER),
+    )
 
 
 def shows_calls(probe: Probe) -> bool:
@@ -128,22 +165,34 @@ def treat_first_system(probe: Probe) -> Treatment:
     return _treat(text, SYSTEM, before=USER)
 
 
-def treat_later_system(probe: Probe) -> Treatment:
-    """Return what becomes of a system message in the middle."""
-    return _treat(
-        probe.prompt(user(), answer(), system(), user(LATER_USER)), SYSTEM, ANSWER, LATER_USER
-    )
-
-
 def treat_consecutive_users(probe: Probe) -> Treatment:
     """Return what becomes of the first of two user messages in succession."""
     return _treat(probe.prompt(user(), user(LATER_USER)), USER, before=LATER_USER)
 
 
-def treat_consecutive_replies(probe: Probe) -> Treatment:
-    """Return what becomes of the first of two replies in succession."""
-    text = probe.prompt(user(), answer(), answer(LATER_ANSWER), user(LATER_USER))
-    return _treat(text, ANSWER, USER, LATER_ANSWER)
+def _find_tools(probe: Probe) -> ToolsPlace:
+    """Return where tools are listed."""
+    text = probe.prompt(user(), answer(), user(LATER_USER), tools=True)
+    if text is None or NAMES[0] not in text:
+        return "none"
+    return "last_user" if ANSWER in text and text.index(NAMES[0]) > text.index(ANSWER) else "start"
+
+
+def _groups_results(probe: Probe, frame: Affix | None) -> bool:
+    """Say whether two results that follow each other share one message."""
+    both = calling(call(0), call(1))
+    text = probe.prompt(user(), both, result(0), result(1), tools=True)
+    gap = between(text, RESULT, LATER_RESULT)
+    if frame is None or gap is None:
+        return False
+    return _without_numbers(_with_blanks(gap)) != _without_numbers(frame.end + frame.start)
+
+
+def _shows_result_ids(probe: Probe) -> bool:
+    """Say whether the result of a tool names the call that it answers."""
+    text = probe.prompt(user(), calling(call(0)), result(), tools=True)
+    shown = text is not None and RESULT in text and VALUES[0][1] in text
+    return shown and text is not None and IDS[0] in text[text.rindex(VALUES[0][1]) :]
 
 
 def _treat(text: str | None, marker: str, after: str = "", before: str = "") -> Treatment:

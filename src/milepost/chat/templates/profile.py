@@ -1,64 +1,130 @@
-"""What probing finds out about a template besides the format of replies: a record, and no more."""
+"""All that is learnt of one chat template, by asking it for small conversations.
+
+What prompts look like, how replies are written and what becomes of histories is read here, and
+nowhere else: by boundaries, the parser and the grammar of replies, the tool fallback, the log and
+`milepost probe`. Each part is learnt once, when it is first asked for; those of `HistoryProfile`
+once for the same variables.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any
 
-from milepost.chat.formats.reply_format import Affix, ReplyFormat
+from milepost.chat.conversation.control_texts import ControlTexts
+from milepost.chat.formats.probe_texts import LATER_USER, Probe, TryRender, answer, user
+from milepost.chat.formats.reply_format import ReplyFormat
+from milepost.chat.templates.history_probe import HistoryProfile
 from milepost.chat.templates.message_forms import TemplateTraits
-
-# What a template does with a message that is not where it expects one.
-Treatment = Literal["kept", "moved", "dropped", "refused"]
-ToolsPlace = Literal["none", "start", "last_user"]  # last_user: it moves with each user message
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationPrompts:
-    """What a prompt ends with, by whether reasoning is wanted (`enable_thinking`)."""
-
-    with_reasoning: str
-    without_reasoning: str
-    opens_reasoning: bool  # the first ends inside of reasoning
-    opens_reasoning_anyway: bool  # the second does
-    switches: tuple[str, ...]  # variables about reasoning that change the prompt
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFrames:
-    """What stands around the text of a message, by role; None where a template shows no text."""
-
-    system: Affix | None
-    user: Affix | None
-    assistant: Affix | None
-    tool: Affix | None  # the result of a tool; NAME and ID stand for those of its call
+from milepost.chat.templates.message_probe import (
+    GenerationPrompts,
+    MessageFrames,
+    ToolsShown,
+    Treatments,
+    probe_frames,
+    probe_generation,
+    probe_tools,
+    probe_treatments,
+)
+from milepost.chat.templates.reply_probe import probe_reply_format
+from milepost.chat.templates.tool_fallback import (
+    ToolFallback,
+    choose_calls,
+    plan_tool_fallback,
+    read_default_system,
+)
+from milepost.chat.templates.trait_probe import find_image_text, probe_traits
 
 
 @dataclass(frozen=True, slots=True)
-class ToolFallback:
-    """What a template leaves out of conversations with tools, and is written into texts instead."""
+class Renderings:
+    """The ways of rendering with a template; each is None where the template refuses."""
 
-    tools_in: Literal["none", "system", "first_user"] = "none"  # the message that describes tools
-    writes_calls: bool = False  # calls become text of the reply
-    writes_results: bool = False  # results become messages of the user
-    joins_users: bool = False  # texts of the user that follow results are parts of their message
+    untouched: TryRender  # messages and tools exactly as they are
+    adapted: TryRender  # messages in the form that the template's traits ask for
+    served: TryRender  # as in requests: with what the tool fallback writes, too
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateFacts:
-    """What a template does with conversations."""
+def learn_profile(source: str, renderings: Renderings, controls: ControlTexts) -> TemplateProfile:
+    """Learn the traits of a template, which all other renderings need; the rest comes when asked.
 
-    traits: TemplateTraits
-    reply: ReplyFormat
-    tool_fallback: ToolFallback | None  # the facts below are those of the template without it
-    generation: GenerationPrompts
-    frames: MessageFrames
-    tools: ToolsPlace  # where the tools are listed
-    shows_calls: bool  # tool calls stay in histories
-    groups_results: bool  # results that follow each other share one message
-    shows_result_ids: bool
-    first_system: Treatment
-    later_system: Treatment
-    consecutive_users: Treatment
-    consecutive_replies: Treatment
-    image_text: str  # what stands for an image between texts; "" if images are not known
+    Costs some ten small renderings now, forty for the format of replies, and as many for the rest.
+    Raises nothing: what a template does not show is not known.
+    """
+    traits = probe_traits(Probe(source, renderings.untouched))
+    return TemplateProfile(source, renderings, controls, traits)
+
+
+class TemplateProfile:
+    """What is known of one template; its user and reply texts are those of `probe_texts`."""
+
+    def __init__(
+        self, source: str, renderings: Renderings, controls: ControlTexts, traits: TemplateTraits
+    ) -> None:
+        self.traits = traits
+        self._controls = controls
+        self._untouched = Probe(source, renderings.untouched)
+        self._adapted = Probe(source, renderings.adapted, controls.spelled)
+        self._served = Probe(source, renderings.served, controls.spelled)
+
+    @cached_property
+    def reply_format(self) -> ReplyFormat:
+        """How the model writes its replies, once the fallback has told it of tools."""
+        return choose_calls(self._shown_format, self.tool_fallback)
+
+    @cached_property
+    def tool_fallback(self) -> ToolFallback | None:
+        """What is written into texts because the template leaves it out; all else is without it."""
+        return plan_tool_fallback(self._adapted, self._shown_format)
+
+    @cached_property
+    def reply_markers(self) -> frozenset[str]:
+        """The control texts that may stand in the content of any reply.
+
+        Those of the markers of reasoning and calls, without the ones that frame messages.
+        """
+        frames = self._adapted.history(user(), answer(), user(LATER_USER)) or ""
+        found = self._controls.find_in(self.reply_format.markers)
+        return found - self._controls.find_in([frames])
+
+    @cached_property
+    def generation(self) -> GenerationPrompts:
+        """What prompts end with."""
+        return probe_generation(self._adapted, self.reply_format.reasoning)
+
+    @cached_property
+    def frames(self) -> MessageFrames:
+        """What stands around the texts of messages."""
+        return probe_frames(self._adapted)
+
+    @cached_property
+    def tools(self) -> ToolsShown:
+        """What is shown of tools, calls and results."""
+        return probe_tools(self._adapted, self.frames.tool)
+
+    @cached_property
+    def treatments(self) -> Treatments:
+        """What becomes of messages that are not where the template expects them."""
+        return probe_treatments(self._adapted)
+
+    @cached_property
+    def image_text(self) -> str:
+        """What stands for an image between texts; "" if images are not known."""
+        return find_image_text(self._untouched)
+
+    def history(self, variables: Mapping[str, Any], *, has_tools: bool) -> HistoryProfile:
+        """Return what histories become with these variables; new, to be kept by the caller."""
+        return HistoryProfile(self._served.with_variables(variables), has_tools=has_tools)
+
+    def default_system(self, variables: Mapping[str, Any]) -> str | None:
+        """Read what is written where there is no system message; see `read_default_system`.
+
+        Asked anew every time, as it may depend on the date.
+        """
+        return read_default_system(self._adapted.with_variables(variables))
+
+    @cached_property
+    def _shown_format(self) -> ReplyFormat:
+        return probe_reply_format(self._adapted)

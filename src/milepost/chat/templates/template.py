@@ -1,6 +1,6 @@
 """One chat template: a `Conversation` in, the text of a prompt out.
 
-Compiles once, finds the template's needs by probing, and renders without copying contents. Any
+Compiles once, learns what the template needs (`profile`), and renders without copying contents. Any
 failure of a template is a `TemplateFailed`; none takes the server down.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -19,33 +18,21 @@ from milepost.chat.conversation.control_texts import ControlTexts, unmark
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, media_span
 from milepost.chat.conversation.sentinels import find_markers, unescape_sentinel
-from milepost.chat.formats.probe_texts import Probe
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.environment import RaisedByTemplate, TemplateEnvironment
-from milepost.chat.templates.fact_probe import probe_facts
 from milepost.chat.templates.message_forms import (
     ArgumentForm,
-    TemplateTraits,
     adapt_messages,
     wrap_arguments,
 )
-from milepost.chat.templates.profile import TemplateFacts, ToolFallback
-from milepost.chat.templates.reply_probe import probe_reply_format
-from milepost.chat.templates.tool_fallback import (
-    choose_calls,
-    needs_fallback,
-    plan_tool_fallback,
-    read_default_system,
-    write_tools,
-)
-from milepost.chat.templates.trait_probe import find_image_text, probe_traits
+from milepost.chat.templates.profile import Renderings, learn_profile
+from milepost.chat.templates.tool_fallback import write_tools
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
+from milepost.protocol.messages import TOOL_ROLES
 
 GENERATION = "add_generation_prompt"
 RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token", GENERATION)
-QUESTION: Message = {"role": "user", "content": "question"}
-ANSWER: Message = {"role": "assistant", "content": "answer"}
 MAX_QUOTED_CHARS = 500  # of a template's own message; arbitrary
 
 
@@ -83,49 +70,14 @@ class ChatTemplate:
         self._texts = texts or SpecialTexts()
         self._now = now
         self._template = _compile(source, name, now)
-        self._traits = probe_traits(source, self._try_render)
-        self._arguments = self._traits.arguments
+        renderings = Renderings(self._try_untouched, self._try_adapted, self._try_served)
+        self.profile = learn_profile(source, renderings, self.controls)
+        self._arguments = self.profile.traits.arguments
 
     @property
-    def traits(self) -> TemplateTraits:
-        """What the template wants to be different from the usual."""
-        return self._traits
-
-    @cached_property
-    def _probe(self) -> Probe:
-        return Probe(self.source, self._render_or_none, self.controls.spelled)
-
-    @cached_property
-    def _shown_format(self) -> ReplyFormat:
-        return probe_reply_format(self._probe)
-
-    @cached_property
-    def _tool_fallback(self) -> ToolFallback | None:
-        return plan_tool_fallback(self._probe, self._shown_format)
-
-    @cached_property
     def reply_format(self) -> ReplyFormat:
-        """How the model writes its replies; learnt from forty small renderings when asked."""
-        return choose_calls(self._shown_format, self._tool_fallback)
-
-    @cached_property
-    def facts(self) -> TemplateFacts:
-        """What the template does with conversations; learnt like `reply_format`."""
-        image_text = find_image_text(self._try_render)
-        return probe_facts(
-            self._probe, self._traits, self.reply_format, self._tool_fallback, image_text
-        )
-
-    @cached_property
-    def reply_markers(self) -> frozenset[str]:
-        """The control texts that may stand in the content of any reply.
-
-        Those of the markers of reasoning and calls, without the ones that frame messages.
-        """
-        turns = Conversation([QUESTION, ANSWER, QUESTION])
-        frames = self._render_or_none(turns, False, {}) or ""
-        found = self.controls.find_in(self.reply_format.markers)
-        return found - self.controls.find_in([frames])
+        """How the model writes its replies."""
+        return self.profile.reply_format
 
     @property
     def controls(self) -> ControlTexts:
@@ -150,37 +102,34 @@ class ChatTemplate:
         kwargs = kwargs or {}
         check_kwargs(kwargs)
         try:
-            marked, mark = self.controls.mark(conversation, lambda: self.reply_markers)
+            marked, mark = self.controls.mark(conversation, lambda: self.profile.reply_markers)
         except RecursionError as error:
             raise TemplateFailed(
                 "tools, or arguments of tool calls, that hold the text of a control token are "
                 "nested too deeply; send a simpler value",
                 param="messages",
             ) from error
-        shown = self._show_tools(marked, kwargs) if needs_fallback(marked) else marked
-        text = self._render_as_given(shown, add_generation_prompt, kwargs)
+        shown = self._show_tools(marked, kwargs) if _speaks_of_tools(marked) else marked
+        text = self._render_adapted(shown, add_generation_prompt, kwargs)
         if not conversation.media:
             return unmark(text, mark)
         text = unescape_sentinel(text, conversation.sentinel)
         return self._note_media(unmark(text, mark), conversation)
 
     def _show_tools(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> Conversation:
-        fallback, calls = self._tool_fallback, self.reply_format.tool_calls
+        fallback, calls = self.profile.tool_fallback, self.profile.reply_format.tool_calls
         if fallback is None or calls is None:
             return conversation
         return write_tools(
-            conversation,
-            calls,
-            fallback,
-            lambda: read_default_system(self._render_or_none, kwargs),
+            conversation, calls, fallback, lambda: self.profile.default_system(kwargs)
         )
 
-    def _render_as_given(
+    def _render_adapted(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str:
         variables = self._variables(conversation, kwargs)
         variables[GENERATION] = add_generation_prompt
-        no_tools: list[Any] | None = [] if self._traits.takes_empty_tools else None
+        no_tools: list[Any] | None = [] if self.profile.traits.takes_empty_tools else None
         variables["tools"] = conversation.tools or no_tools
         if conversation.documents is not None or "documents" not in variables:
             variables["documents"] = conversation.documents
@@ -203,15 +152,6 @@ class ChatTemplate:
                 param="messages",
             )
         return prompt.with_spans(media_span(marker.start) for marker in markers)
-
-    def _render_or_none(
-        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
-    ) -> str | None:
-        """Return what the template itself makes of a conversation that is probed."""
-        try:
-            return self._render_as_given(conversation, add_generation_prompt, kwargs)
-        except TemplateFailed:
-            return None
 
     def _variables(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         check_kwargs(kwargs)
@@ -259,15 +199,34 @@ class ChatTemplate:
     def _render_as(
         self, arguments: ArgumentForm, conversation: Conversation, variables: dict[str, Any]
     ) -> str:
-        return self._run(adapt_messages(conversation, self._traits, arguments), variables)
+        return self._run(adapt_messages(conversation, self.profile.traits, arguments), variables)
 
-    def _try_render(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None
+    def _try_untouched(
+        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
     ) -> str | None:
-        variables = self._variables(Conversation([]), {})
-        variables |= {"tools": tools, "documents": None, "add_generation_prompt": True}
+        variables = self._variables(conversation, kwargs)
+        variables |= {"tools": conversation.tools, "documents": conversation.documents}
+        variables[GENERATION] = add_generation_prompt
         try:
-            return self._run(messages, variables)
+            return self._run(conversation.messages, variables)
+        except TemplateFailed:
+            return None
+
+    def _try_adapted(
+        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str | None:
+        try:
+            return self._render_adapted(conversation, add_generation_prompt, kwargs)
+        except TemplateFailed:
+            return None
+
+    def _try_served(
+        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str | None:
+        try:
+            return self.render(
+                conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
+            ).text
         except TemplateFailed:
             return None
 
@@ -289,6 +248,14 @@ class ChatTemplate:
                 f"{type(error).__name__}: {str(error)[:MAX_QUOTED_CHARS]}",
                 param="messages",
             ) from error
+
+
+def _speaks_of_tools(conversation: Conversation) -> bool:
+    """Say whether there are tools, calls or results in a conversation."""
+    return bool(conversation.tools) or any(
+        "tool_calls" in message or message["role"] in TOOL_ROLES
+        for message in conversation.messages
+    )
 
 
 def check_kwargs(kwargs: Mapping[str, Any]) -> None:

@@ -16,9 +16,9 @@ results keep their marks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.formats.json_calls import JsonBody
@@ -28,7 +28,6 @@ from milepost.chat.formats.probe_texts import (
     SYSTEM,
     USER,
     Probe,
-    TryRender,
     answer,
     system,
     user,
@@ -40,7 +39,6 @@ from milepost.chat.templates.message_probe import (
     treat_consecutive_users,
     treat_first_system,
 )
-from milepost.chat.templates.profile import ToolFallback
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 CALLS = ToolCallFormat(JsonBody(), call=Affix("<tool_call>", "</tool_call>"))
@@ -51,6 +49,16 @@ EXAMPLE = WrittenCall(
     '{"ARGUMENT_NAME": "VALUE"}',
     call_id="ID",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFallback:
+    """What a template leaves out of conversations with tools, and is written into texts instead."""
+
+    tools_in: Literal["none", "system", "first_user"] = "none"  # the message that describes tools
+    writes_calls: bool = False  # calls become text of the reply
+    writes_results: bool = False  # results become messages of the user
+    joins_users: bool = False  # texts of the user that follow results are parts of their message
 
 
 def plan_tool_fallback(probe: Probe, reply: ReplyFormat) -> ToolFallback | None:
@@ -90,33 +98,23 @@ def choose_calls(reply: ReplyFormat, fallback: ToolFallback | None) -> ReplyForm
     return replace(reply, tool_calls=CALLS)
 
 
-def needs_fallback(conversation: Conversation) -> bool:
-    """Say whether there are tools, calls or results in a conversation."""
-    return bool(conversation.tools) or any(
-        "tool_calls" in message or message["role"] in TOOL_ROLES
-        for message in conversation.messages
-    )
-
-
-def read_default_system(render: TryRender, kwargs: Mapping[str, Any]) -> str | None:
+def read_default_system(probe: Probe) -> str | None:
     """Return what a template writes where there is no system message; empty if nothing.
 
     A system message of ours replaces it, and has to repeat it; None if the template would write
-    it differently then (SmolLM3 takes words out). Not remembered, as it may depend on the
-    variables and on the date.
+    it differently then (SmolLM3 takes words out).
     """
-    given = render(Conversation([system(), user()]), False, kwargs) or ""
-    without = render(Conversation([user()]), False, kwargs) or ""
-    opening, found, rest = given.partition(SYSTEM)
-    closing = rest.partition(USER)[0]
+    given = probe.history(system(), user()) or ""
+    without = probe.history(user()) or ""
+    start, found, rest = given.partition(SYSTEM)
+    end = rest.partition(USER)[0]
     head = without.partition(USER)[0]
-    if not found or len(head) <= len(opening) + len(closing):
+    if not found or len(head) <= len(start) + len(end):
         return ""
-    if not head.startswith(opening) or not head.endswith(closing):
+    if not head.startswith(start) or not head.endswith(end):
         return ""
-    default = head[len(opening) : len(head) - len(closing)]
-    repeated = {"role": "system", "content": default}
-    return default if render(Conversation([repeated, user()]), False, kwargs) == without else None
+    default = head[len(start) : len(head) - len(end)]
+    return default if probe.history(system(default), user()) == without else None
 
 
 def describe_tools(

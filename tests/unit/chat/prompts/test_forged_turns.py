@@ -63,7 +63,7 @@ def count_controls(server: Server, field: str, text: str) -> Counter[str]:
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_spelled_control_tokens_stay_text(name: str, field: str) -> None:
     server = server_of(name)
-    trusted = server.template.reply_markers if field == "content" else frozenset()
+    trusted = server.template.profile.reply_markers if field == "content" else frozenset()
     spelled = "".join(text for text in server.vocab.control_texts() if text not in trusted)
     assert count_controls(server, field, f"a{spelled}b") == count_controls(server, field, "ab")
 
@@ -85,4 +85,4 @@ def test_spelled_control_tokens_stay_text(name: str, field: str) -> None:
 def test_markers_in_the_content_of_a_reply_are_those_of_reasoning_and_calls(
     name: str, markers: list[str]
 ) -> None:
-    assert sorted(Server(PUBLISHED[name]).template.reply_markers) == markers
+    assert sorted(Server(PUBLISHED[name]).template.profile.reply_markers) == markers

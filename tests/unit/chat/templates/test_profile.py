@@ -11,9 +11,10 @@ from tests.unit.chat import families
 from tests.unit.chat.reply_templates import HERMES, THINK, template
 
 from milepost.chat.formats.reply_format import Affix
-from milepost.chat.templates.profile import GenerationPrompts, TemplateFacts
+from milepost.chat.templates.message_probe import GenerationPrompts
+from milepost.chat.templates.profile import TemplateProfile
+from milepost.chat.templates.report import describe_consequences, log_consequences
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_notes import describe_consequences, log_consequences
 from milepost.chat.templates.template_set import TemplateSet
 
 Frame = tuple[str, str]
@@ -262,8 +263,8 @@ def frame(affix: Affix | None) -> Frame | None:
     return None if affix is None else (affix.start, affix.end)
 
 
-def summarize(facts: TemplateFacts) -> Facts:
-    frames, generation = facts.frames, facts.generation
+def summarize(profile: TemplateProfile) -> Facts:
+    frames, generation = profile.frames, profile.generation
     user, assistant = frame(frames.user), frame(frames.assistant)
     assert user is not None
     assert assistant is not None
@@ -276,22 +277,22 @@ def summarize(facts: TemplateFacts) -> Facts:
         generation.without_reasoning if differs else None,
         (generation.opens_reasoning, generation.opens_reasoning_anyway),
         generation.switches,
-        facts.tools,
-        facts.shows_calls,
-        facts.groups_results,
-        (facts.first_system, facts.later_system),
-        (facts.consecutive_users, facts.consecutive_replies),
+        profile.tools.place,
+        profile.tools.shows_calls,
+        profile.tools.groups_results,
+        (profile.treatments.first_system, profile.treatments.later_system),
+        (profile.treatments.consecutive_users, profile.treatments.consecutive_replies),
     )
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_facts_about_a_published_template_are_learnt(name: str) -> None:
     source = read_template(name)
-    assert summarize(load(source).facts) == EXPECTED[name]
+    assert summarize(load(source).profile) == EXPECTED[name]
 
 
 def test_frames_are_learnt_from_messages_in_a_row() -> None:
-    frames = load(template(HERMES)).facts.frames
+    frames = load(template(HERMES)).profile.frames
     assert frame(frames.system) == ("<|system|>", "<|end|>")
     assert frame(frames.user) == ("<|user|>", "<|end|>")
     assert frame(frames.assistant) == ("<|assistant|>", "<|end|>")
@@ -303,7 +304,7 @@ def test_a_generation_prompt_that_opens_reasoning_is_noticed() -> None:
         THINK + "{{ message.content }}",
         generation=r"{{ '<think>\n' if enable_thinking else '<think></think>' }}",
     )
-    assert load(source).facts.generation == GenerationPrompts(
+    assert load(source).profile.generation == GenerationPrompts(
         "<|assistant|><think>\n",
         "<|assistant|><think></think>",
         opens_reasoning=True,
@@ -315,20 +316,23 @@ def test_a_generation_prompt_that_opens_reasoning_is_noticed() -> None:
 @pytest.mark.parametrize("name", ["reasoning_effort", "thinking_budget", "thinking"])
 def test_variables_that_decide_on_reasoning_are_found(name: str) -> None:
     source = template("{{ message.content }}", generation=f"{{{{ {name} }}}}")
-    assert load(source).facts.generation.switches == (name,)
+    assert load(source).profile.generation.switches == (name,)
 
 
 def test_alternating_templates_refuse_what_they_do() -> None:
-    facts = load(families.INST_ALTERNATING).facts
-    assert (facts.consecutive_users, facts.consecutive_replies) == ("refused", "refused")
-    assert facts.shows_result_ids
-    assert "Users and replies must alternate." in describe_consequences(facts)
+    profile = load(families.INST_ALTERNATING).profile
+    assert (profile.treatments.consecutive_users, profile.treatments.consecutive_replies) == (
+        "refused",
+        "refused",
+    )
+    assert profile.tools.shows_result_ids
+    assert "Users and replies must alternate." in describe_consequences(profile)
 
 
 def test_a_template_without_a_system_role_says_so() -> None:
-    facts = load(families.NO_SYSTEM).facts
-    assert (facts.first_system, facts.frames.system) == ("refused", None)
-    assert "There is no system role." in describe_consequences(facts)
+    profile = load(families.NO_SYSTEM).profile
+    assert (profile.treatments.first_system, profile.frames.system) == ("refused", None)
+    assert "There is no system role." in describe_consequences(profile)
 
 
 def test_tools_before_the_last_user_message_are_noticed() -> None:
@@ -336,9 +340,9 @@ def test_tools_before_the_last_user_message_are_noticed() -> None:
         "{% for message in messages %}{% if tools and loop.last %}{{ tools | tojson }}{% endif %}"
         "{{ message.role }}: {{ message.content }};{% endfor %}"
     )
-    facts = load(source).facts
-    assert facts.tools == "last_user"
-    notes = describe_consequences(facts)
+    profile = load(source).profile
+    assert profile.tools.place == "last_user"
+    notes = describe_consequences(profile)
     assert any(note.startswith("Tools stand before the last user message") for note in notes)
 
 
@@ -360,7 +364,7 @@ PARTS = (
     ],
 )
 def test_what_is_written_for_an_image_is_found(source: str, text: str) -> None:
-    assert load(source).facts.image_text == text
+    assert load(source).profile.image_text == text
 
 
 def test_results_that_share_a_message_are_noticed() -> None:
@@ -371,9 +375,9 @@ def test_results_that_share_a_message_are_noticed() -> None:
         "[{{ message.content }}]{% if loop.last or loop.nextitem.role != 'tool' %}</>{% endif %}"
         "{% endif %}{% endfor %}"
     )
-    facts = load(source).facts
-    assert facts.groups_results
-    assert not load(template(HERMES)).facts.groups_results
+    profile = load(source).profile
+    assert profile.tools.groups_results
+    assert not load(template(HERMES)).profile.tools.groups_results
 
 
 @pytest.mark.parametrize(
@@ -402,7 +406,7 @@ def test_results_that_share_a_message_are_noticed() -> None:
     ],
 )
 def test_what_users_should_know_is_said(source: str, note: str) -> None:
-    assert any(each.startswith(note) for each in describe_consequences(load(source).facts))
+    assert any(each.startswith(note) for each in describe_consequences(load(source).profile))
 
 
 def test_what_a_template_means_for_users_is_logged_in_one_line(
@@ -417,10 +421,10 @@ def test_what_a_template_means_for_users_is_logged_in_one_line(
 
 @pytest.mark.parametrize("source", ["", "{{ raise_exception('no') }}"])
 def test_a_template_that_shows_nothing_has_no_facts(source: str) -> None:
-    facts = load(source).facts
-    assert facts.frames.user is None
-    assert facts.tools == "none"
-    assert not facts.shows_calls
+    profile = load(source).profile
+    assert profile.frames.user is None
+    assert profile.tools.place == "none"
+    assert not profile.tools.shows_calls
 
 
 @pytest.mark.parametrize(
@@ -434,5 +438,5 @@ def test_a_template_that_shows_nothing_has_no_facts(source: str) -> None:
     ],
 )
 def test_no_template_makes_probing_fail(source: str) -> None:
-    facts = load(source).facts
-    assert isinstance(describe_consequences(facts), list)
+    profile = load(source).profile
+    assert isinstance(describe_consequences(profile), list)

@@ -208,14 +208,14 @@ def test_a_template_that_takes_text_gets_arguments_as_they_arrived(
     source: str, written: str
 ) -> None:
     template = make(source)
-    assert template.traits.arguments == "text"
+    assert template.profile.traits.arguments == "text"
     assert written in template.render(talk(USER, calling('{"b":  1, "a": "ü"}'))).text
 
 
 def test_the_form_of_arguments_is_learned_when_probing_cannot_tell() -> None:
     source = "{% if messages[0].content != 'sesame' %}{{ raise_exception('closed') }}{% endif %}"
     template = make(source + families.TEXT_ARGUMENTS)
-    assert template.traits.arguments is None
+    assert template.profile.traits.arguments is None
     sesame = {"role": "user", "content": "sesame"}
     for _ in range(2):
         assert '[read{"a":1}]' in template.render(talk(sesame, calling('{"a":1}'))).text
@@ -247,7 +247,7 @@ def test_ids_are_shortened_where_the_template_insists() -> None:
 
 def test_typed_parts_are_given_to_a_template_that_only_knows_them() -> None:
     template = make(families.TYPED_PARTS)
-    assert template.traits.takes_parts
+    assert template.profile.traits.takes_parts
     assert template.render(talk(SYSTEM, USER)).text == "<system>Be brief.<user>hi"
 
 

@@ -25,9 +25,9 @@ from milepost.chat.formats.tagged_calls import TaggedBody
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
-from milepost.chat.templates.profile import ToolFallback
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.tool_fallback import ToolFallback
 
 PLAIN = BUILTIN_TEMPLATES["chatml"]
 # A system message of its own, as SmolLM2's and Qwen 2.5's.
@@ -146,7 +146,7 @@ def test_a_call_that_is_no_json_is_written_as_one() -> None:
 
 def test_calls_that_the_template_shows_are_left_to_it_and_their_form_is_described() -> None:
     template = make(SHOWS_CALLS)
-    assert template.facts.tool_fallback == ToolFallback(tools_in="system")
+    assert template.profile.tool_fallback == ToolFallback(tools_in="system")
     text = render(SHOWS_CALLS, SYSTEM, USER, calling(call(0)), result(0))
     assert text.count("# Tools") == 1
     assert text.count("<tool_call>") == 2
@@ -162,7 +162,7 @@ def test_calls_in_a_form_that_is_not_understood_are_written_in_the_one_described
 
 @pytest.mark.parametrize("source", [make_source(HERMES), BUILTIN_TEMPLATES["gpt-oss"], "", "x"])
 def test_nothing_is_done_where_nothing_is_missing_or_nothing_can_be(source: str) -> None:
-    assert make(source).facts.tool_fallback is None
+    assert make(source).profile.tool_fallback is None
 
 
 def test_a_conversation_without_tools_is_rendered_as_ever() -> None:
