@@ -21,12 +21,12 @@ from milepost.errors import (
     QueueFull,
     Unavailable,
 )
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 from milepost.protocol.framing import FrameReader, front_end_reader
 from milepost.protocol.messages import (
     CacheChanged,
     Cancel,
     ChangeCache,
-    Counters,
     CountMedia,
     Delta,
     Failed,
@@ -52,7 +52,9 @@ from milepost.workers.waiting_line import WaitingLine
 
 TIMEOUT_S = 10.0
 TIMINGS = Timings(cache_n=0, prompt_n=2, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)
-STATUS = Status(status_id=0, slots=(), num_waiting=0, counters=Counters())
+STATUS = Status(
+    status_id=0, slots=(), num_waiting=0, counters=Counters(), ram=RamSizes(), disk=DiskSizes()
+)
 
 
 @dataclass
@@ -260,7 +262,14 @@ def test_status_answers_are_matched_by_id() -> None:
         ids = [message.status_id for message in wire.sent if isinstance(message, GetStatus)]
         for status_id in reversed(ids):
             client.take(
-                Status(status_id=status_id, slots=(), num_waiting=status_id, counters=Counters())
+                Status(
+                    status_id=status_id,
+                    slots=(),
+                    num_waiting=status_id,
+                    counters=Counters(),
+                    ram=RamSizes(),
+                    disk=DiskSizes(),
+                )
             )
         assert [(await task).num_waiting for task in waiting] == ids
         client.take(STATUS)  # nobody asked for it
@@ -277,7 +286,16 @@ def test_a_cancelled_wait_for_the_status_leaves_nothing_behind() -> None:
         await asyncio.gather(task, return_exceptions=True)
         (asked,) = wire.sent
         assert isinstance(asked, GetStatus)
-        client.take(Status(status_id=asked.status_id, slots=(), num_waiting=0, counters=Counters()))
+        client.take(
+            Status(
+                status_id=asked.status_id,
+                slots=(),
+                num_waiting=0,
+                counters=Counters(),
+                ram=RamSizes(),
+                disk=DiskSizes(),
+            )
+        )
         client.detach("restarting")
 
     run(test)
