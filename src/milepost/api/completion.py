@@ -139,7 +139,7 @@ class Completion:
         """Keep the tokens of a choice for the request that will send it back."""
         prompt = self._prompts[index // self.num_choices]
         if prompt.reply is not None:
-            self._keeper.keep(
+            self._keeper.keep_reply(
                 prompt.reply,
                 self._sampled[index],
                 lambda token: self._params.special or token in prompt.input.shown_tokens,

@@ -2,10 +2,10 @@
 tokens back.
 
     …<|im_end|>\\n<|im_start|>assistant\\n{"a": 1, "b": 2}<|im_end|>\\n<|im_start|>user…
-    end of message ^  generation prompt ^ span           ^ seam
+    end of message^ generation prompt     ^ span          ^ seam
 
 A span is claimed only if all of this holds: a kept reply says what the message says; its generation
-prompt stands right behind the message before; the text up to the end of the turn says all that the
+prompt stands right after the message before; the text up to the end of the turn says all that the
 reply said, reasoning included; and what follows can be tokenised on its own. The text around spans
 stays as the template wrote it.
 """
@@ -124,7 +124,7 @@ class ReplyMatcher:
         ends = vocab.eog_tokens
         self._end_texts = tuple(text for text, token in controls.items() if token in ends)
         self._controls = ControlTexts(controls)
-        # Some tokenizers put a space before each text, and would do so behind a reply.
+        # Some tokenizers put a space before each text, and would do so after a reply.
         plain = vocab.tokenize("a", add_special=False, parse_special=False)
         self._cuts_anywhere = b"".join(map(vocab.token_bytes, plain)) == b"a"
 
@@ -187,7 +187,7 @@ class ReplyMatcher:
         return "without_reasoning" if left_out else "changed"
 
     def _find_end(self, outline: PromptOutline, index: int, reply: KeptReply, start: int) -> int:
-        """Return where the turn is ended behind the text and the calls of a message; or -1."""
+        """Return where the turn is ended after the text and the calls of a message; or -1."""
         text, end, trailer = outline.text, outline.ends[index], outline.trailer
         if end < 0:
             return self._search_end(outline, index, start)

@@ -9,7 +9,7 @@ place before a control token that both have there: tokenizers merge nothing acro
 
 Which control tokens make seams is learnt by trying, because some tokenizers treat the start of a
 text differently: with those, or where tokens do not line up with the text, nothing is remembered.
-The end of a span of known tokens is a seam with every tokenizer: what is behind it is a piece of
+The end of a span of known tokens is a seam with every tokenizer: what is after it is tokenised on
 its own. Not covered is a token that is spelled like text, a control token and more text in one.
 """
 
@@ -31,9 +31,9 @@ MAX_CHARS = 64 << 20  # of all prompts; arbitrary: some 200 MB if all is ASCII, 
 MIN_CHARS = 2048  # less is tokenised in a millisecond, and must not push out what is not
 MAX_LOST_CHARS = 2048  # a known prompt gives way to one that shares all but so much; likewise
 
-# What stands before and behind a control token while it is tried; {} is that token.
+# What stands before and after a control token while it is tried; {} is that token.
 TEXTS_BEFORE = ("", "a", " a ", "\n\n", "é", "{}", "{} \n")
-TEXTS_BEHIND = ("", "a", "  a", "\na", "\n\n", "é", "{}", " \n{}a")
+TEXTS_AFTER = ("", "a", "  a", "\na", "\n\n", "é", "{}", " \n{}a")
 
 
 class PromptTokenizer:
@@ -72,7 +72,7 @@ class PromptTokenizer:
         tokens = tokenised.tokens[:]
         positions = self._find_positions(tokenised, offsets)
         bos = self._vocab.bos_token
-        # Not left to the vocabulary: it would add a second BOS, or an EOS behind the prompt.
+        # Not left to the vocabulary: it would add a second BOS, or an EOS after the prompt.
         if self._vocab.adds_bos and bos >= 0 and tokens[:1].tolist() != [bos]:
             tokens.insert(0, bos)
             positions = [position + 1 for position in positions]
@@ -149,7 +149,7 @@ class PromptTokenizer:
     def _positions_in(self, text: str, tokens: Sequence[int], offsets: Sequence[int]) -> list[int]:
         """Return positions of offsets, in rising order, among the tokens of a text.
 
-        Where pieces of tokens are not the text, as with tokenizers that normalise, the rest of
+        Where the bytes of tokens are not the text, as with tokenizers that normalise, the rest of
         the offsets gets the last position that is certain.
         """
         positions: list[int] = []
@@ -202,7 +202,7 @@ class KnownHead:
         return self.known.positions[self.seam]
 
     def rest_of(self, prompt: RenderedPrompt) -> RenderedPrompt:
-        """Return what is left of a prompt behind this head."""
+        """Return what is left of a prompt after this head."""
         return prompt.part(self.offset)
 
     def join(self, prompt: RenderedPrompt, rest: TokenisedPrompt) -> TokenisedPrompt | None:
@@ -319,15 +319,15 @@ class SeamProbe:
         if any(text in other[1:] for other in self._controls):
             return False
         token = self._controls[text]
-        behind = {
+        alone = {
             after: self._tokenize(text + after)
-            for after in (each.replace("{}", text) for each in TEXTS_BEHIND)
+            for after in (each.replace("{}", text) for each in TEXTS_AFTER)
         }
         for before in (each.replace("{}", text) for each in TEXTS_BEFORE):
             *head, last = self._tokenize(before + text) or [-1]
             if last != token:
                 return False
-            for after, rest in behind.items():
+            for after, rest in alone.items():
                 if self._tokenize(before + text + after) != head + rest:
                     return False
         return True
@@ -339,7 +339,7 @@ class SeamProbe:
 def _match_token(data: bytes, start: int, token_bytes: bytes) -> int:
     """Return where a token that begins at `start` ends in the bytes of a text; -1 if it is not it.
 
-    Some tokenizers put a space before the first word; some tokens take white space behind them.
+    Some tokenizers put a space before the first word; some tokens take the white space after them.
     """
     if data.startswith(token_bytes, start):
         return start + len(token_bytes)

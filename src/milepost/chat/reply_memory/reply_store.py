@@ -2,7 +2,7 @@
 
 Text is not enough to get these tokens again: models sample other tokens than a tokenizer makes of
 the same text, and templates write tool calls in their own way. `reply_matching` looks replies up
-when a client sends them back.
+when a client sends them back; `ReplyKeeper` puts them here when they have ended.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class ReplyKeeper:
         self._store = store
         self._vocab = vocab
 
-    def keep(
+    def keep_reply(
         self, context: ReplyContext, sampled: SampledReply, is_shown: Callable[[int], bool]
     ) -> None:
         """Keep a reply, complete or as far as it came.
@@ -276,8 +276,8 @@ class ReplyKeeper:
         `is_shown` says of a control token whether its text is in the text of the reply.
         """
         text = "".join(sampled.texts)
-        pieces = self._pieces(sampled.tokens, is_shown)
-        tokens = sampled.tokens[: _count_tokens(pieces, text)]
+        bytes_by_token = self._bytes_of(sampled.tokens, is_shown)
+        tokens = sampled.tokens[: _count_tokens(bytes_by_token, text)]
         events = list(context.read(text, not sampled.is_complete))
         meaning = meaning_of_events(events)
         says_something = meaning.content.strip() or meaning.reasoning.strip() or meaning.calls
@@ -292,12 +292,12 @@ class ReplyKeeper:
                 history_key=context.history_key,
                 reasoning=meaning.reasoning,
                 ids=_written_ids(events, text),
-                cut=None if sampled.is_complete else _make_cut(sampled, pieces, meaning),
+                cut=None if sampled.is_complete else _make_cut(sampled, bytes_by_token, meaning),
             ),
             context.epoch,
         )
 
-    def _pieces(self, tokens: Sequence[int], is_shown: Callable[[int], bool]) -> list[bytes]:
+    def _bytes_of(self, tokens: Sequence[int], is_shown: Callable[[int], bool]) -> list[bytes]:
         """Return what each token adds to the text of a reply."""
         is_control = self._vocab.is_control
         hidden = {token for token in set(tokens) if is_control(token) and not is_shown(token)}
@@ -310,23 +310,23 @@ def _written_ids(events: Iterable[ReplyEvent], text: str) -> tuple[str, ...]:
     return tuple(call_id if call_id in text else "" for call_id in ids)
 
 
-def _count_tokens(pieces: Sequence[bytes], text: str) -> int:
+def _count_tokens(bytes_by_token: Sequence[bytes], text: str) -> int:
     """Return how many of the tokens together are just this text; 0 if they never are.
 
-    Behind it there may be a part of a character, or of a stop string, that nobody saw.
+    After it there may be a part of a character, or of a stop string, that nobody saw.
     """
-    if b"".join(pieces).decode("utf-8", "replace") == text:  # nearly always
-        return len(pieces)
-    whole = [count for end, count in _whole_beginnings(pieces, text) if end == len(text)]
+    if b"".join(bytes_by_token).decode("utf-8", "replace") == text:  # nearly always
+        return len(bytes_by_token)
+    whole = [count for end, count in _whole_beginnings(bytes_by_token, text) if end == len(text)]
     return whole[-1] if whole else 0
 
 
-def _whole_beginnings(pieces: Sequence[bytes], text: str) -> Iterator[tuple[int, int]]:
+def _whole_beginnings(bytes_by_token: Sequence[bytes], text: str) -> Iterator[tuple[int, int]]:
     """Yield (characters, tokens) wherever the tokens so far are a beginning of the text."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     num_chars = 0
-    for i, piece in enumerate(pieces):
-        new = decoder.decode(piece)
+    for i, token_bytes in enumerate(bytes_by_token):
+        new = decoder.decode(token_bytes)
         if not text.startswith(new, num_chars):
             return
         num_chars += len(new)
@@ -335,7 +335,7 @@ def _whole_beginnings(pieces: Sequence[bytes], text: str) -> Iterator[tuple[int,
 
 
 def _make_cut(
-    sampled: SampledReply, pieces: Sequence[bytes], meaning: ReplyMeaning
+    sampled: SampledReply, bytes_by_token: Sequence[bytes], meaning: ReplyMeaning
 ) -> CutReply | None:
     """Return where else a client may have stopped to read a reply that broke off in its text.
 
@@ -348,7 +348,7 @@ def _make_cut(
     start = len(text) - len(meaning.content)
     shown = [end for end in sampled.ends if end > start]
     counts: dict[int, int] = {}  # by characters, the fewest tokens
-    for num_chars, count in _whole_beginnings(pieces, text):
+    for num_chars, count in _whole_beginnings(bytes_by_token, text):
         counts.setdefault(num_chars, count)
     ends = ((end - start, counts[end]) for end in shown if end in counts)
     return CutReply(meaning.content, tuple(ends))

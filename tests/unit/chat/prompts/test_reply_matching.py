@@ -186,7 +186,7 @@ class Server:
             found.generation_prompt, found.replies.history_keys[-1], read_parsed(make_parser)
         )
         sampled = SampledReply(tokens, [text], is_complete=True)
-        ReplyKeeper(self.store, self.vocab).keep(context, sampled, lambda _: True)
+        ReplyKeeper(self.store, self.vocab).keep_reply(context, sampled, lambda _: True)
         events = list(context.read(text, False))
         meaning = meaning_of_events(events)
         ids = [event.call_id for event in events if isinstance(event, CallStart)]

@@ -44,7 +44,7 @@ def find(store: ReplyStore, text: str, history_key: bytes = b"") -> KeptReply | 
 def kept(sampled: SampledReply, *shown: int, context: ReplyContext = CONTEXT) -> list[KeptReply]:
     """Return what is kept of a sampled reply."""
     store = ReplyStore()
-    ReplyKeeper(store, FakeVocab()).keep(context, sampled, lambda token: token in shown)
+    ReplyKeeper(store, FakeVocab()).keep_reply(context, sampled, lambda token: token in shown)
     return list(store.replies())
 
 
@@ -149,7 +149,7 @@ def test_a_cut_reply_has_no_more_than_its_client_saw(
     for text, tokens in deltas:
         sampled.add(text, tokens)
     store = ReplyStore()
-    ReplyKeeper(store, FakeVocab()).keep(CONTEXT, sampled, lambda token: False)
+    ReplyKeeper(store, FakeVocab()).keep_reply(CONTEXT, sampled, lambda token: False)
     found = store.find_cut(seen, "", CONTEXT.history_key)
     assert (len(found.tokens) if found else 0) == count
 
