@@ -79,6 +79,10 @@ class RenderedPrompt:
         spans = tuple(span.moved(-start) for span in self.spans[first:stop])
         return RenderedPrompt(self.text[start:end], tuple(mark - start for mark in marks), spans)
 
+    def is_marked(self, start: int, end: int) -> bool:
+        """Say whether a control token that is spelled from `start` to `end` is plain text."""
+        return bisect_right(self.marks, start) < bisect_left(self.marks, end)
+
     def parts_between_spans(self) -> Iterator[PartBetweenSpans]:
         """Yield what is tokenised, in order; some may be empty."""
         done = 0

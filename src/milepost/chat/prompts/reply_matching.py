@@ -192,10 +192,13 @@ class ReplyMatcher:
         if end < 0:
             return self._search_end(outline, index, start)
         stop = len(text[:end].rstrip()) if text[end - 1 : end].isspace() else end
+        is_marked = outline.prompt.is_marked
         for spelled in self._end_texts:
-            if text.endswith(spelled, 0, stop):
-                return stop - len(spelled)
-            if text.startswith(spelled, end):  # the beginning of a turn ends the one before
+            text_end = stop - len(spelled)
+            if text.endswith(spelled, 0, stop) and not is_marked(text_end, stop):
+                return text_end
+            # The beginning of a turn ends the one before.
+            if text.startswith(spelled, end) and not is_marked(end, end + len(spelled)):
                 return end
         if trailer and text.endswith(trailer, 0, end):
             stop = end - len(trailer)

@@ -66,6 +66,12 @@ def test_a_prompt_is_no_text_that_could_be_cut() -> None:
         RenderedPrompt(TEXT)  # type: ignore[call-arg]
 
 
+def test_marks_are_known_by_where_they_are() -> None:
+    assert GUARDED.is_marked(SPELLED.start, SPELLED.stop)
+    assert not GUARDED.is_marked(14, 23)
+    assert not GUARDED.is_marked(0, 14)
+
+
 def test_a_trusted_text_has_all_its_control_tokens() -> None:
     found = list(CONTROLS.token_spans(RenderedPrompt.of_trusted(TEXT)))
     assert (SPELLED.start, SPELLED.stop) in found

@@ -420,6 +420,23 @@ def test_reasoning_that_the_template_drops_is_not_put_back() -> None:
     assert dropped.replies.spans == ()
 
 
+@pytest.mark.parametrize(("written", "outcome"), [("{{ '</s>' }}", "exact"), ("", "differs")])
+def test_a_control_token_that_a_user_spells_ends_no_reply(written: str, outcome: str) -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}[A]{{ m.content }}WRITTEN"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}[A]{% endif %}"
+    )
+    server = Server(source.replace("WRITTEN", written), puts_space=True)
+    first = [{"role": "user", "content": "question"}]
+    reply = {"role": "assistant", "content": "the answer"}
+    server.keep(server.ask(first, None)[2], [97, 98], reply)
+
+    spelling = {"role": "user", "content": "</s>another"}
+    found = server.ask([*first, reply, spelling], None)[2].replies.replies[1]
+    assert (found.outcome == "exact") == (outcome == "exact")
+
+
 def test_changed_and_foreign_replies_are_told_apart() -> None:
     server = Server(families.CHATML_TOOLS)
     first = [{"role": "user", "content": "a"}]
