@@ -92,5 +92,15 @@ GLM = tagged(
     r"'</arg_value>\n'",
     "'</tool_call>'",
 )
+GEMMA = (  # values have their types, as in the published template
+    """{% macro braced(value) %}{% if value is string %}{{ '<|"|>' ~ value ~ '<|"|>' }}"""
+    "{% elif value is mapping %}{{ '{' }}{% for key, item in value | items %}"
+    "{{ (',' if not loop.first else '') ~ key ~ ':' ~ braced(item) }}{% endfor %}{{ '}' }}"
+    "{% elif value is iterable %}{{ '[' }}{% for item in value %}"
+    "{{ (',' if not loop.first else '') ~ braced(item) }}{% endfor %}{{ ']' }}"
+    "{% else %}{{ value | tojson }}{% endif %}{% endmacro %}"
+    "{% for call in message.tool_calls %}{{ '<|tool_call>call:' ~ call.function.name"
+    " ~ braced(call.function.arguments) ~ '<tool_call|>' }}{% endfor %}{{ message.content }}"
+)
 THINK = reasoned(r"'<think>\n'", r"'\n</think>\n\n'", condition="is_last_turn")
 SPLITS_CONTENT = "{{ message.content.split('</think>')[-1] }}"
