@@ -1,7 +1,8 @@
 """Templates of common model families, for `--chat-template NAME` and models without their own.
 
 Written for this project from the formats' descriptions; names are llama-server's. They know
-messages only, no tools. None writes BOS in front: the tokenizer does where the model wants it.
+messages only, no tools, but for gpt-oss's: calls in its channels cannot be described as text. None
+writes BOS in front: the tokenizer does where the model wants it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,98 @@ _GEMMA = (
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
 )
 
+# A reply is one message or several. Tools are TypeScript in a message of the developer, together
+# with what the system message says. Reasoning stays until the user speaks again.
+_GPT_OSS = r"""
+{%- macro type_of(schema) -%}
+    {%- set kinds = [schema.type] if schema.type is string else schema.type or [] -%}
+    {%- set others = schema.anyOf or schema.oneOf -%}
+    {%- if schema.enum -%}
+        {{- schema.enum | map('tojson') | join(' | ') -}}
+    {%- elif others or kinds | length > 1 -%}
+        {%- for one in others or kinds -%}
+            {{- ' | ' if not loop.first }}{{ type_of(one if others else {'type': one}) -}}
+        {%- endfor -%}
+    {%- elif kinds == ['array'] -%}
+        {%- set item = type_of(schema['items'] or {}) -%}
+        {{- ('(' ~ item ~ ')' if ' | ' in item else item) ~ '[]' -}}
+    {%- elif kinds == ['object'] -%}
+        {{- fields_of(schema) if schema.properties else 'object' -}}
+    {%- elif kinds == ['integer'] -%}
+        {{- 'number' -}}
+    {%- else -%}
+        {{- kinds[0] or 'any' -}}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro comment(text) -%}
+    {%- if text %}{{ '// ' ~ (text | replace('\n', '\n// ')) ~ '\n' }}{% endif -%}
+{%- endmacro -%}
+{%- macro fields_of(schema) -%}
+    {{- '{\n' -}}
+    {%- for key, part in schema.properties | items -%}
+        {{- comment(part.description) ~ key ~ ('' if key in (schema.required or []) else '?') -}}
+        {{- ': ' ~ type_of(part) ~ ',' -}}
+        {{- ' // default: ' ~ (part.default | tojson) if part.default is defined -}}
+        {{- '\n' -}}
+    {%- endfor -%}
+    {{- '}' -}}
+{%- endmacro -%}
+{%- macro list_tools() -%}
+    {{- '# Tools\n\n## functions\n\nnamespace functions {\n\n' -}}
+    {%- for tool in tools -%}
+        {%- set function = tool.function -%}
+        {%- set schema = function.parameters or {} -%}
+        {{- comment(function.description) ~ 'type ' ~ function.name ~ ' = (' -}}
+        {{- ('_: ' ~ fields_of(schema) if schema.properties else '') ~ ') => any;\n\n' -}}
+    {%- endfor -%}
+    {{- '} // namespace functions' -}}
+{%- endmacro -%}
+{%- set ns = namespace(last_user=-1, calls=[], name='') -%}
+{%- for message in messages -%}
+    {%- if message.role == 'user' %}{% set ns.last_user = loop.index0 %}{% endif -%}
+{%- endfor -%}
+{%- if tools -%}
+    {{- '<|start|>system<|message|># Valid channels: analysis, commentary, final. Channel must be '
+        ~ 'included for every message.\nCalls to these tools must go to the commentary channel: '
+        ~ "'functions'.<|end|><|start|>developer<|message|>" -}}
+    {%- if messages[0].role == 'system' -%}
+        {{- '# Instructions\n\n' ~ messages[0].content ~ '\n\n' -}}
+    {%- endif -%}
+    {{- list_tools() ~ '<|end|>' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- set text = message.content -%}
+    {%- if message.role == 'system' -%}
+        {{- '<|start|>system<|message|>' ~ text ~ '<|end|>' if not (tools and loop.first) -}}
+    {%- elif message.role == 'assistant' -%}
+        {%- set ns.calls = message.tool_calls or [] -%}
+        {%- if message.reasoning_content and loop.index0 > ns.last_user -%}
+            {{- '<|start|>assistant<|channel|>analysis<|message|>' -}}
+            {{- message.reasoning_content ~ '<|end|>' -}}
+        {%- endif -%}
+        {%- if text or not ns.calls -%}
+            {{- '<|start|>assistant<|channel|>' ~ ('commentary' if ns.calls else 'final') -}}
+            {{- '<|message|>' ~ text ~ '<|end|>' -}}
+        {%- endif -%}
+        {%- for call in ns.calls -%}
+            {{- '<|start|>assistant<|channel|>commentary to=functions.' ~ call.function.name -}}
+            {{- ' <|constrain|>json<|message|>' ~ (call.function.arguments | tojson) -}}
+            {{- '<|call|>' -}}
+        {%- endfor -%}
+    {%- elif message.role == 'tool' -%}
+        {%- set ns.name = message.name or (ns.calls[0].function.name if ns.calls else 'tool') -%}
+        {%- for call in ns.calls if call.id == message.tool_call_id -%}
+            {%- set ns.name = call.function.name -%}
+        {%- endfor -%}
+        {{- '<|start|>functions.' ~ ns.name ~ ' to=assistant<|channel|>commentary<|message|>' -}}
+        {{- text ~ '<|end|>' -}}
+    {%- else -%}
+        {{- '<|start|>user<|message|>' ~ text ~ '<|end|>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{{- '<|start|>assistant' if add_generation_prompt -}}
+"""
+
 _BAILING_ROLE = "'HUMAN' if message.role == 'user' else message.role | upper"
 _PLAIN_SYSTEM = r"text ~ '\n\n'"
 
@@ -104,12 +197,7 @@ BUILTIN_TEMPLATES: dict[str, str] = {
     ),
     "falcon3": _turns("<|", "|>\n", "\n", "<|assistant|>\n"),
     "gemma": _GEMMA,
-    "gpt-oss": _by_role(
-        "'<|start|>system<|message|>' ~ text ~ '<|end|>'",
-        "'<|start|>user<|message|>' ~ text ~ '<|end|>'",
-        "'<|start|>assistant<|channel|>final<|message|>' ~ text ~ '<|end|>'",
-        "<|start|>assistant",
-    ),
+    "gpt-oss": _GPT_OSS,
     "granite": _turns(
         "<|start_of_role|>",
         "<|end_of_role|>",

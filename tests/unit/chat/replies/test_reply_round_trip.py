@@ -96,10 +96,8 @@ WITH_BOTH = ("text and calls", "all")
 EXCEPTIONS = {
     "NVIDIA-Nemotron-Nano-v2": (WITH_TEXT, "text stands inside of the <think> of a prompt"),
     "openai-gpt-oss-120b": (WITH_BOTH, "text beside a call is written as reasoning"),
-    "built-in gpt-oss": (WITH_CALLS, "there are no calls, and text in channels can hold none"),
     "like llama3": (WITH_BOTH, "a call without a marker is one only where a reply begins"),
     "like calls behind null content": (WITH_BOTH, "calls beside text are left out"),
-    "like gemma4": (WITH_CALLS, "our imitation writes all values as texts"),
 }
 
 
@@ -160,8 +158,12 @@ def cut_reply(template: ChatTemplate, reply: Reply) -> tuple[str, bool]:
         shared = shared.rstrip("<|[")
     text = whole[len(shared) :]
     trailer = trailer.rpartition("mpanswer")[2].removeprefix(template.reply_format.content.end)
-    for end in (trailer.strip(), CALL_END):
-        text = text.partition(end)[0] if end else text  # the model stops there
+    calls = template.reply_format.tool_calls
+    if calls is not None and calls.body.reads_whole_reply:  # of several messages, which end alike
+        text = text.removesuffix(trailer)
+    else:
+        for end in (trailer.strip(), CALL_END):
+            text = text.partition(end)[0] if end else text  # the model stops there
     reasoning = template.reply_format.reasoning
     if reasoning is not None and text.startswith(reasoning.end):
         return text, True  # the history closes at once what the prompt had opened

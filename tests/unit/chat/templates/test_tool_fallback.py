@@ -221,7 +221,7 @@ def test_a_history_stays_as_it_is_when_it_grows(source: str) -> None:
         before = prompt
 
 
-@pytest.mark.parametrize("source", [each for each in MISSING if each.id != "gpt-oss"])
+@pytest.mark.parametrize("source", MISSING)
 def test_the_description_is_a_part_of_what_prompts_share(source: str) -> None:
     template = make(source)
     finder = BoundaryFinder(TemplateSet(template))
