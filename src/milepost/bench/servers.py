@@ -32,7 +32,7 @@ POLL_S = 0.05
 LOG_TAIL_CHARS = 2000
 # Both servers read LLAMA_ARG_... variables; what the user's shell has must not reach only one.
 OWN_ENVIRONMENT = ("LLAMA_", "MILEPOST_")
-KEPT_ENVIRONMENT = ("MILEPOST_LIBLLAMA",)
+KEPT_ENVIRONMENT = ("MILEPOST_LIBLLAMA", "MILEPOST_EVICTION_POLICY")
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):

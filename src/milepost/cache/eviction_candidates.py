@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
-from milepost.cache.eviction import (
+from milepost.cache.eviction import Candidates, CheckpointRecord, SegmentRecord
+from milepost.cache.eviction_policies import (
     LAST_USER_HITS,
     PROMPT_END_HITS,
     SYSTEM_END_HITS,
-    Candidates,
-    CheckpointRecord,
     Positions,
     Rates,
-    SegmentRecord,
     expected_returns,
     usage_rate,
 )
@@ -100,6 +98,7 @@ class _Collector:
                 returns=next(returns),
                 hits=self._expected_hits(node, checkpoint),
                 is_pinned=checkpoint.pos in node.pins,
+                last_used=checkpoint.last_used.num_requests,
             )
             above = len(self.checkpoints)
             self.checkpoints.append(record)
@@ -128,6 +127,7 @@ class _Collector:
             above=above,
             worth=self._own_worth(node, part),
             is_pinned=part.segment in self.pinned,
+            last_used=node.last_used.num_requests,
         )
         self.segments.append(record)
         return len(self.segments) - 1

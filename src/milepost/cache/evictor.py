@@ -1,6 +1,6 @@
 """Keeps memory, disk, tree and the states of one conversation within their limits.
 
-It carries out what `eviction` decides over what `eviction_candidates` collects.
+It carries out what `eviction` plans over what `eviction_candidates` collects.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milepost.cache.eviction import EvictionPlan, choose_thinned, plan_eviction
+from milepost.cache.eviction import Candidates, EvictionPlan, plan_eviction
 from milepost.cache.eviction_candidates import (
     AttachedCheckpoint,
     AttachedSegment,
@@ -16,6 +16,7 @@ from milepost.cache.eviction_candidates import (
     on_disk,
     path_candidates,
 )
+from milepost.cache.eviction_policies import MakePolicy, choose_thinned
 from milepost.cache.last_use import LastUse
 from milepost.cache.statistics import CacheCounters
 from milepost.cache.stored_states import StoredStates
@@ -43,15 +44,22 @@ class Evicted:
 class Evictor:
     """Removes from the tree what its limits leave no room for, and counts it."""
 
-    def __init__(self, stored: StoredStates, limits: CacheLimits, counters: CacheCounters) -> None:
+    def __init__(
+        self,
+        stored: StoredStates,
+        limits: CacheLimits,
+        counters: CacheCounters,
+        make_policy: MakePolicy,
+    ) -> None:
         self._stored = stored
         self._tree = stored.tree
         self._limits = limits
         self._counters = counters
+        self._make_policy = make_policy
 
     def plan(self, num_bytes: int, now: LastUse) -> Plan:
         """Choose what would have to go from memory for so many bytes, and remove nothing."""
-        return plan_eviction(eviction_candidates(self._tree, self._stored.traits, now), num_bytes)
+        return self._plan(eviction_candidates(self._tree, self._stored.traits, now), num_bytes)
 
     def evict_from_ram(self, now: LastUse) -> Evicted:
         """Remove what is worth least until the budget holds; first what the disk has as well."""
@@ -74,7 +82,7 @@ class Evictor:
     def evict_from_disk(self, num_bytes: int, now: LastUse) -> int:
         """Choose what goes from the disk, and return the bytes; what is in memory as well stays."""
         candidates = eviction_candidates(self._tree, self._stored.traits, now, on_disk)
-        plan = plan_eviction(candidates, num_bytes)
+        plan = self._plan(candidates, num_bytes)
         for checkpoint in plan.checkpoints:
             self._stored.evict_checkpoint_from_disk(checkpoint)
         for segment in plan.segments:
@@ -86,7 +94,7 @@ class Evictor:
         num_held = sum(len(node.checkpoints) for node in path.nodes)
         for _ in range(num_held - self._limits.max_checkpoints):
             records = path_candidates(path, self._stored.traits, now)
-            index = choose_thinned(records)
+            index = choose_thinned(records, self._make_policy)
             if index < 0:
                 return
             self._stored.evict_checkpoint(records[index].key)
@@ -111,3 +119,8 @@ class Evictor:
             if node.parent is not None:  # else it was joined to its last child, and went with it
                 self._stored.remove_node(node)
                 self._counters.num_dropped_nodes += 1
+
+    def _plan(
+        self, candidates: Candidates[AttachedCheckpoint, AttachedSegment], num_bytes: int
+    ) -> Plan:
+        return plan_eviction(candidates, self._make_policy(candidates), num_bytes)

@@ -25,6 +25,7 @@ import numpy as np
 from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.disk.store import DiskStatistics, DiskStore
 from milepost.cache.disk.tier import DiskTier, LoadedTier, PromptEnd
+from milepost.cache.eviction_policies import MakePolicy, WorthPerByte
 from milepost.cache.evictor import Evicted, Evictor, Plan
 from milepost.cache.invariants import check_tree
 from milepost.cache.last_use import LastUse
@@ -41,13 +42,15 @@ MAX_SUMMARY_NODES = 256
 class PrefixCache:
     """Which prefixes were computed, and from where each can be taken up again."""
 
-    def __init__(self, traits: CacheTraits, limits: CacheLimits) -> None:
+    def __init__(
+        self, traits: CacheTraits, limits: CacheLimits, make_policy: MakePolicy = WorthPerByte
+    ) -> None:
         self.traits = traits
         self.limits = limits
         self._stored = StoredStates(traits)
         self._tree = self._stored.tree
         self._counters = CacheCounters()
-        self._evictor = Evictor(self._stored, limits, self._counters)
+        self._evictor = Evictor(self._stored, limits, self._counters, make_policy)
         self._num_requests = 0  # the clock of the policies
         self._disk: DiskTier | None = None
 

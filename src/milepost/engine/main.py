@@ -13,11 +13,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from milepost.cache.eviction_policies import POLICIES, MakePolicy
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.traits import CacheLimits, CacheTraits
 from milepost.config import EngineSettings, LogSettings
@@ -62,6 +63,7 @@ NUM_EXTRA_SEQUENCES = 2  # one for states that are put together, one for StateIO
 NUM_TRIAL_TOKENS = 32  # of a context that is only made to look at a state
 NO_LIMIT = -1  # of --cache-ram
 MAX_DEFAULT_CACHE_BYTES = 8 << 30  # llama-server's default
+EVICTION_POLICY = "MILEPOST_EVICTION_POLICY"  # variable of the environment; no setting of users
 PROGRESS_STEP = 0.01  # fraction of the weights between two LoadProgress messages
 
 logger = logging.getLogger(__name__)
@@ -247,7 +249,20 @@ def make_runtime(
     logger.info("memory: %s", traits.describe())
     cache_traits = CacheTraits(traits.kind, traits.has_segments, traits.has_states)
     limits = CacheLimits(cache_budget_bytes(settings), max_checkpoints=settings.ctx_checkpoints)
-    return ModelRuntime(context, states, traits, PrefixCache(cache_traits, limits), num_parked)
+    cache = PrefixCache(cache_traits, limits, choose_eviction_policy(os.environ))
+    return ModelRuntime(context, states, traits, cache, num_parked)
+
+
+def choose_eviction_policy(environment: Mapping[str, str]) -> MakePolicy:
+    """Return what ranks stored states; another one than milepost's own is for benchmarks alone.
+
+    Raises:
+        ConfigurationError: the environment names one that there is not.
+    """
+    name = environment.get(EVICTION_POLICY, "worth")
+    if name not in POLICIES:
+        raise ConfigurationError(f"{EVICTION_POLICY} is {name}; it can be {', '.join(POLICIES)}")
+    return POLICIES[name]
 
 
 def cache_budget_bytes(settings: EngineSettings) -> int:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from milepost.cache.eviction import (
     Candidates,
     CheckpointRecord,
+    EvictionPlan,
     SegmentRecord,
+    plan_eviction,
+)
+from milepost.cache.eviction_policies import (
+    LeastRecentlyUsed,
+    WorthPerByte,
     choose_thinned,
     expected_returns,
-    plan_eviction,
     usage_rate,
 )
 
 MANY_BYTES = 10**9
+
+
+def plan(candidates: Candidates[Any, Any], num_bytes: int) -> EvictionPlan[Any, Any]:
+    return plan_eviction(candidates, WorthPerByte(candidates), num_bytes)
 
 
 def make_path(tip: int, *positions: int, rate: float = 1.0) -> list[CheckpointRecord[int]]:
@@ -48,7 +58,7 @@ def join(*paths: list[CheckpointRecord[int]]) -> list[CheckpointRecord[int]]:
 
 
 def evict_checkpoints(records: list[CheckpointRecord[int]], num_bytes: int) -> list[int]:
-    return plan_eviction(Candidates(records, ()), num_bytes).checkpoints
+    return plan(Candidates(records, ()), num_bytes).checkpoints
 
 
 def make_segments(*worths: float, above: tuple[int, ...] | None = None) -> list[SegmentRecord[str]]:
@@ -89,14 +99,14 @@ def test_large_things_go_before_small_ones_of_the_same_worth() -> None:
 
 def test_a_state_that_was_used_before_is_worth_more() -> None:
     records = make_path(9000, 3000, 6000, 9000)
-    assert choose_thinned(records) == 0
+    assert choose_thinned(records, WorthPerByte) == 0
     used = [dataclasses.replace(records[0], hits=3.0), *records[1:]]
-    assert choose_thinned(used) == 1
+    assert choose_thinned(used, WorthPerByte) == 1
 
 
 def test_pinned_states_are_never_thinned_and_evicted_last() -> None:
     records = [dataclasses.replace(r, is_pinned=r.pos == 10) for r in make_path(9000, 10, 9000)]
-    assert choose_thinned(records[:1]) == -1
+    assert choose_thinned(records[:1], WorthPerByte) == -1
     assert evict_checkpoints(records, MANY_BYTES) == [9000, 10]
 
 
@@ -116,44 +126,74 @@ def test_who_used_a_removed_state_uses_the_shallower_one() -> None:
 
 
 def test_segments_go_from_the_end_of_a_conversation() -> None:
-    plan = plan_eviction(Candidates((), make_segments(1.0, 2.0, 3.0)), 200)
-    assert plan.segments == ["c", "b"]
-    assert plan.num_bytes == 200
+    found = plan(Candidates((), make_segments(1.0, 2.0, 3.0)), 200)
+    assert found.segments == ["c", "b"]
+    assert found.num_bytes == 200
 
 
 def test_a_segment_stays_while_any_branch_goes_on_from_it() -> None:
     segments = make_segments(1.0, 5.0, 4.0, above=(-1, 0, 0))
-    assert plan_eviction(Candidates((), segments), MANY_BYTES).segments == ["c", "b", "a"]
+    assert plan(Candidates((), segments), MANY_BYTES).segments == ["c", "b", "a"]
 
 
 def test_a_segment_takes_along_the_states_that_need_it() -> None:
     records = [dataclasses.replace(r, segment=i) for i, r in enumerate(make_path(200, 100, 200))]
     # Nothing but the last segment with its state can go in order to free its bytes.
     kept_alive = [dataclasses.replace(r, num_bytes=1, hits=9.0) for r in records]
-    plan = plan_eviction(Candidates(kept_alive, make_segments(0.0, 0.0)), 101)
-    assert (plan.checkpoints, plan.segments) == ([200], ["b"])
+    found = plan(Candidates(kept_alive, make_segments(0.0, 0.0)), 101)
+    assert (found.checkpoints, found.segments) == ([200], ["b"])
 
 
 def test_a_segment_is_worth_what_its_states_are() -> None:
     records = join(make_path(900, 900), make_path(901, 901, rate=0.1))
     records = [dataclasses.replace(r, num_bytes=1, segment=i) for i, r in enumerate(records)]
-    plan = plan_eviction(Candidates(records, make_segments(0.0, 0.0, above=(-1, -1))), 101)
-    assert (plan.checkpoints, plan.segments) == ([901], ["b"])
+    found = plan(Candidates(records, make_segments(0.0, 0.0, above=(-1, -1))), 101)
+    assert (found.checkpoints, found.segments) == ([901], ["b"])
 
 
 def test_cells_that_no_state_needs_go_first() -> None:
     records = [dataclasses.replace(r, segment=0) for r in make_path(100, 100)]
-    plan = plan_eviction(Candidates(records, make_segments(0.0, 0.0)), 100)
-    assert (plan.checkpoints, plan.segments) == ([], ["b"])
+    found = plan(Candidates(records, make_segments(0.0, 0.0)), 100)
+    assert (found.checkpoints, found.segments) == ([], ["b"])
 
 
 def test_pinned_cells_go_last() -> None:
     segments = make_segments(1.0, 9.0, above=(-1, -1))
     segments[0] = dataclasses.replace(segments[0], is_pinned=True)
-    assert plan_eviction(Candidates((), segments), MANY_BYTES).segments == ["b", "a"]
+    assert plan(Candidates((), segments), MANY_BYTES).segments == ["b", "a"]
 
 
 def test_no_more_goes_than_needed() -> None:
-    plan = plan_eviction(Candidates(make_path(900, 300, 600, 900), ()), 101)
-    assert len(plan.checkpoints) == 2
-    assert plan.num_bytes == 200
+    found = plan(Candidates(make_path(900, 300, 600, 900), ()), 101)
+    assert len(found.checkpoints) == 2
+    assert found.num_bytes == 200
+
+
+def plan_lru(candidates: Candidates[Any, Any], num_bytes: int) -> EvictionPlan[Any, Any]:
+    return plan_eviction(candidates, LeastRecentlyUsed(candidates), num_bytes)
+
+
+def used_at(record: CheckpointRecord[int], last_used: int) -> CheckpointRecord[int]:
+    return dataclasses.replace(record, last_used=last_used)
+
+
+def test_lru_removes_what_was_used_longest_ago_whatever_it_is_worth() -> None:
+    records = [
+        used_at(record, when)
+        for record, when in zip(make_path(900, 300, 600, 900), (3, 1, 2), strict=True)
+    ]
+    assert plan_lru(Candidates(records, ()), MANY_BYTES).checkpoints == [600, 900, 300]
+    records = [*(used_at(record, 0) for record in make_path(50, 50, rate=9.0)), *records]
+    assert plan_lru(Candidates(records, ()), 100).checkpoints == [50]
+
+
+def test_lru_removes_last_segments_with_what_needs_them_and_pinned_things_last() -> None:
+    segments = [
+        dataclasses.replace(record, last_used=when, is_pinned=when == 1)
+        for record, when in zip(make_segments(1.0, 1.0, 1.0), (2, 9, 1), strict=True)
+    ]
+    needing = [
+        dataclasses.replace(record, segment=1, last_used=10) for record in make_path(200, 200)
+    ]
+    found = plan_lru(Candidates(needing, segments), MANY_BYTES)
+    assert (found.checkpoints, found.segments) == ([200], ["c", "b", "a"])
