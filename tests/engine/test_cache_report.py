@@ -10,7 +10,8 @@ from tests import models
 from tests.engine.running import RunningEngine, prompt_tokens, running_engine, spec
 from tests.engine.test_cancel import leave_in_prefill
 
-from milepost.protocol.messages import Boundary, CacheAction, CacheReport
+from milepost.protocol.cache import CacheAction, CacheReport
+from milepost.protocol.messages import Boundary
 
 # Conversations of 900 tokens that take more than a megabyte; of the recurrent kind only states.
 NUM_CROWDING: dict[models.Kind, int] = {"full": 12, "window": 12, "recurrent": 38, "hybrid": 12}

@@ -14,7 +14,8 @@ from tests.media_content import Content, Image, make_image, make_sound
 from tests.projectors import KIND_OF, write_audio_projector, write_projector
 
 from milepost.errors import ConfigurationError, InvalidRequest
-from milepost.protocol.messages import CacheReport, MediaRef
+from milepost.protocol.cache import CacheReport
+from milepost.protocol.messages import MediaRef
 
 FIELDS: dict[str, Any] = {"max_tokens": 4, "num_logprobs": 10}
 ONE, TWO, THREE = make_image(1), make_image(2), make_image(3)

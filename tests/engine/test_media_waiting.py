@@ -16,7 +16,8 @@ from tests.projectors import KIND_OF, write_audio_projector, write_projector
 from milepost.config import EngineSettings
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.media import Projector, ProjectorParams
-from milepost.protocol.messages import CacheChanged, ChangeCache, CountMedia
+from milepost.protocol.cache import CacheChanged, ChangeCache
+from milepost.protocol.messages import CountMedia
 
 ONE, TWO, LARGE = make_image(1), make_image(2), make_image(3, 256, 256)
 NUM_LARGE_TOKENS = 256  # of the hybrid's projector

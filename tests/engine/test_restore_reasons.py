@@ -18,7 +18,12 @@ from milepost.engine.main import make_context, make_runtime
 from milepost.errors import StateRefused
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.libllama.state import StateIO
-from milepost.protocol.messages import CacheReport, Finished, GetStatus, Status
+from milepost.protocol.cache import CacheReport
+from milepost.protocol.messages import (
+    Finished,
+    GetStatus,
+    Status,
+)
 
 
 @dataclass

@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.protocol.counters import Counters, DiskSizes, RamSizes
-from milepost.protocol.messages import (
+from milepost.protocol.cache import (
     CacheAction,
     CacheChanged,
     CacheNode,
     CacheReport,
     CacheSummary,
-    Delta,
     Divergence,
+)
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.messages import (
+    Delta,
     Finished,
     GenerationParams,
     MediaRef,

@@ -20,7 +20,7 @@ from milepost.api.schemas_cache import (
 )
 from milepost.api.services import Services
 from milepost.errors import NotFound
-from milepost.protocol.messages import CacheAction
+from milepost.protocol.cache import CacheAction
 
 DEFAULT_NODES = 64
 MAX_NODES = 1024  # the engine's limit

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from milepost.chat.prompts.reply_matching import ReplyCounts
-from milepost.protocol.messages import CacheReason, CacheReport, RestoreKind
+from milepost.protocol.cache import (
+    CacheReason,
+    CacheReport,
+    RestoreKind,
+)
 
 SOURCES: dict[RestoreKind, str] = {
     "none": "nothing",

@@ -12,7 +12,8 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from milepost.chat.prompts.reply_matching import ReplyCounts
-from milepost.protocol.messages import CacheReport, Finished
+from milepost.protocol.cache import CacheReport
+from milepost.protocol.messages import Finished
 
 KEY = "milepost.record"  # in the ASGI scope
 MAX_REQUESTS = 256  # the engine remembers as many for pins and drops

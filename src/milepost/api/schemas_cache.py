@@ -8,14 +8,14 @@ from milepost.api.cache_sentence import explain, explain_replies
 from milepost.api.fields import RequestModel, Text
 from milepost.api.request_log import RequestRecord
 from milepost.chat.prompts.reply_matching import ReplyCounts
-from milepost.protocol.counters import Counters, DiskSizes, RamSizes
-from milepost.protocol.messages import (
+from milepost.protocol.cache import (
     CacheNode,
     CacheReason,
     CacheReport,
     CacheSummary,
     RestoreKind,
 )
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 
 # --- requests ----------------------------------------------------------------------------
 

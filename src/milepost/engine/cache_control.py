@@ -12,7 +12,7 @@ from milepost.engine.cache_report import Tokens
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.reporting import Totals
 from milepost.engine.slots import SlotTable
-from milepost.protocol.messages import (
+from milepost.protocol.cache import (
     CacheChanged,
     CacheNode,
     CacheSummary,

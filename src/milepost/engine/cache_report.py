@@ -19,13 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from milepost.cache.match import Match, Missing
+from milepost.protocol.cache import CacheReason, RestoreKind
 from milepost.protocol.messages import (
     SYSTEM_ROLES,
     TOOL_ROLES,
     Boundary,
-    CacheReason,
     Generate,
-    RestoreKind,
 )
 
 Tokens = npt.NDArray[np.int32]

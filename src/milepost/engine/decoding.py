@@ -14,7 +14,14 @@ from milepost.engine.reporting import Reporter
 from milepost.engine.sampling import token_logprob
 from milepost.engine.sequence import Request, Sequence
 from milepost.libllama import NO_TOKEN, Context
-from milepost.protocol.messages import CacheReport, Delta, Finished, FinishReason, Message, Timings
+from milepost.protocol.cache import CacheReport
+from milepost.protocol.messages import (
+    Delta,
+    Finished,
+    FinishReason,
+    Message,
+    Timings,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -21,13 +21,12 @@ from milepost.engine.sequence import Request
 from milepost.engine.status import describe_status
 from milepost.engine.step_plan import ScheduledTokens
 from milepost.errors import ContextFull, DecodeAborted, MilepostError, NativeCallFailed
+from milepost.protocol.cache import ChangeCache, GetCache
 from milepost.protocol.messages import (
     Cancel,
-    ChangeCache,
     ChangeSlot,
     CountMedia,
     Generate,
-    GetCache,
     GetStatus,
     MediaData,
     Shutdown,

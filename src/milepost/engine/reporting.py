@@ -19,8 +19,8 @@ from milepost.engine.cache_report import (
 )
 from milepost.engine.sequence import Request
 from milepost.libllama import Vocab
+from milepost.protocol.cache import CacheReport, Divergence
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
-from milepost.protocol.messages import CacheReport, Divergence
 
 MAX_EXCERPT_CHARS = 40
 MAX_EXCERPT_TOKENS = 48  # most tokens have a character or more

@@ -36,7 +36,7 @@ from milepost.engine.sequence import Request
 from milepost.engine.slots import Slot, SlotTable, choose_target
 from milepost.engine.statistics import Statistics
 from milepost.errors import StateRefused, StoredStateLost
-from milepost.protocol.messages import RestoreKind
+from milepost.protocol.cache import RestoreKind
 
 UNMATCHED_TOKEN = np.int32(np.iinfo(np.int32).min)  # in no prompt, and no media item's key
 ASSUMED_DISK_BYTES_PER_S = 500e6  # until a read was measured; arbitrary

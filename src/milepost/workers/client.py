@@ -21,13 +21,16 @@ from milepost.errors import (
     MilepostError,
     Unavailable,
 )
-from milepost.protocol.framing import frame_parts
-from milepost.protocol.messages import (
+from milepost.protocol.cache import (
     CacheAction,
     CacheChanged,
     CacheSummary,
-    Cancel,
     ChangeCache,
+    GetCache,
+)
+from milepost.protocol.framing import frame_parts
+from milepost.protocol.messages import (
+    Cancel,
     ChangeSlot,
     CountMedia,
     Delta,
@@ -36,7 +39,6 @@ from milepost.protocol.messages import (
     FromEngine,
     Generate,
     GenerationParams,
-    GetCache,
     GetStatus,
     LoadProgress,
     MediaCounts,

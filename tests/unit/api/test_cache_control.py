@@ -24,7 +24,12 @@ from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.config import ServerSettings, Settings
 from milepost.errors import EngineDied
-from milepost.protocol.messages import CacheReason, CacheReport, Divergence, RestoreKind
+from milepost.protocol.cache import (
+    CacheReason,
+    CacheReport,
+    Divergence,
+    RestoreKind,
+)
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cache-report.md"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

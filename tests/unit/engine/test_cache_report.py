@@ -17,7 +17,8 @@ from milepost.engine.cache_report import (
     count_twice,
     find_message,
 )
-from milepost.protocol.messages import Boundary, CacheReason, Generate
+from milepost.protocol.cache import CacheReason
+from milepost.protocol.messages import Boundary, Generate
 
 HEAD, END = 1, 2  # <|im_start|>, <|im_end|>
 ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}

@@ -9,24 +9,26 @@ import msgspec
 import pytest
 from tests.requests import make_generate
 
-from milepost.protocol.counters import Counters, DiskSizes, RamSizes
-from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
-from milepost.protocol.messages import (
-    Boundary,
+from milepost.protocol.cache import (
     CacheChanged,
     CacheNode,
     CacheReport,
     CacheSummary,
-    Cancel,
     ChangeCache,
+    Divergence,
+    GetCache,
+)
+from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
+from milepost.protocol.messages import (
+    Boundary,
+    Cancel,
     ChangeSlot,
     CountMedia,
     Delta,
-    Divergence,
     Failed,
     Finished,
     FromEngine,
-    GetCache,
     GetStatus,
     Hello,
     Load,

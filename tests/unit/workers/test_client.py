@@ -21,12 +21,15 @@ from milepost.errors import (
     QueueFull,
     Unavailable,
 )
+from milepost.protocol.cache import (
+    CacheChanged,
+    ChangeCache,
+    GetCache,
+)
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
 from milepost.protocol.framing import FrameReader, front_end_reader
 from milepost.protocol.messages import (
-    CacheChanged,
     Cancel,
-    ChangeCache,
     CountMedia,
     Delta,
     Failed,
@@ -34,7 +37,6 @@ from milepost.protocol.messages import (
     FinishReason,
     Generate,
     GenerationParams,
-    GetCache,
     GetStatus,
     LoadProgress,
     MediaCounts,
