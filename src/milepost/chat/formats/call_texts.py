@@ -26,11 +26,11 @@ from milepost.chat.formats.probe_texts import (
     CallTexts,
     Probe,
     answer,
-    behind,
     between,
     call,
     calling,
     result,
+    text_after,
     user,
 )
 from milepost.chat.formats.reply_format import Affix, ReasoningFormat
@@ -53,14 +53,14 @@ def read_call_texts(probe: Probe, reasoning: ReasoningFormat | None) -> CallText
     """Render replies with calls; None for a template that does not write them."""
     one = between(
         probe.prompt(user(), calling(call(0)), result(), tools=True), USER, RESULT
-    ) or behind(probe.history(user(), calling(call(0)), tools=True), USER)
+    ) or text_after(probe.history(user(), calling(call(0)), tools=True), USER)
     if one is None or NAMES[0] not in one:
         return None
     both = calling(call(0), call(1))
     two = between(probe.prompt(user(), both, result(0), result(1), tools=True), USER, RESULT)
     if two is not None and not all(name in two for name in NAMES):
         two = None
-    last = behind(probe.history(user(), calling(call(0)), tools=True), USER)
+    last = text_after(probe.history(user(), calling(call(0)), tools=True), USER)
     if last is None or NAMES[0] not in last:
         last = one
     return CallTexts(
@@ -156,7 +156,7 @@ def _behind_second(texts: CallTexts, find_core: FindCore) -> str:
 
 
 def _read_trailers(probe: Probe) -> tuple[str, ...]:
-    last = behind(probe.history(user(), answer()), ANSWER) or ""
+    last = text_after(probe.history(user(), answer()), ANSWER) or ""
     earlier = between(probe.history(user(), answer(), user(LATER_USER)), ANSWER, LATER_USER) or ""
     tags = [match[0] for match in TAG.finditer(last + earlier)]
     return tuple(dict.fromkeys(tags or [last.strip()]))

@@ -111,8 +111,8 @@ class Probe:
         return self._try_render(_conversation(messages, tools), False, variables)
 
     def generation(self, **variables: Any) -> str:
-        """Return what stands behind the text of the last user message; empty if that fails."""
-        return behind(self.prompt(user(), **variables), USER) or ""
+        """Return what stands after the text of the last user message; empty if that fails."""
+        return text_after(self.prompt(user(), **variables), USER) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class CallTexts:
     trailers: tuple[str, ...]  # tags that end a message, or begin the next
 
 
-def behind(text: str | None, marker: str) -> str | None:
+def text_after(text: str | None, marker: str) -> str | None:
     """Return what follows the last place of a marker, None if there is none."""
     if text is None or marker not in text:
         return None
@@ -135,7 +135,7 @@ def behind(text: str | None, marker: str) -> str | None:
 
 def between(text: str | None, marker: str, following: str) -> str | None:
     """Return what stands between the last place of a marker and the next of another, or None."""
-    rest = behind(text, marker)
+    rest = text_after(text, marker)
     if rest is None or following not in rest:
         return None
     return rest[: rest.index(following)]

@@ -23,7 +23,7 @@ from typing import Any
 
 from milepost.chat.conversation.conversation import Breakpoint, Conversation, media_in
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
-from milepost.chat.prompts.frames import count_head
+from milepost.chat.prompts.message_ends import count_head
 from milepost.chat.prompts.prompt_reader import History, PromptReader, count_shared
 from milepost.chat.prompts.reply_matching import (
     NOTHING_FOUND,

@@ -22,13 +22,13 @@ from milepost.chat.conversation.message_spans import (
 )
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.conversation.sentinels import choose_sentinel
-from milepost.chat.prompts.frames import EndFinder, count_head, take_window, window_indices
+from milepost.chat.prompts.message_ends import EndFinder, count_head, take_window, window_indices
 from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import TemplateFailed
 
 FIRST_TEXTS = ("alpha", "beta")  # of the user; they agree in nothing
-# How far a system end goes back to stand behind a control token. Chosen for role names and line
+# How far a system end goes back to stand after a control token. Chosen for role names and line
 # breaks: the first of the user's words can be merged with those, and then the place is none.
 MAX_SEAM_CHARS = 32
 NUM_BEFORE_CHARS = 8  # arbitrary
@@ -197,7 +197,7 @@ def _count_unmoved(known: History, conversation: Conversation, text: str, num_sh
     """
     num_agreeing = common_prefix(known.text, text)
     if num_shared == len(conversation.messages) < len(known.conversation.messages):
-        num_shared -= 1  # there, something other than the generation prompt is behind the last one
+        num_shared -= 1  # there, something other than the generation prompt is after the last one
     for i in reversed(range(num_shared)):
         if 0 <= known.ends[i] <= num_agreeing:
             return i + 1

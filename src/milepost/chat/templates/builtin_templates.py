@@ -9,21 +9,21 @@ from __future__ import annotations
 
 
 def _turns(
-    opening: str, between: str, closing: str, reply: str, *, role: str = "message.role"
+    start: str, between: str, end: str, generation: str, *, role: str = "message.role"
 ) -> str:
-    """Return a template that writes each message as `opening role between content closing`.
+    """Return a template that writes each message as `start role between content end`.
 
-    `reply` is the generation prompt, `role` the expression for the name of a role.
+    `generation` is the generation prompt, `role` the expression for the name of a role.
     """
     return (
         "{% for message in messages %}"
-        f"{{{{ {opening!r} ~ ({role}) ~ {between!r} ~ message.content ~ {closing!r} }}}}"
+        f"{{{{ {start!r} ~ ({role}) ~ {between!r} ~ message.content ~ {end!r} }}}}"
         "{% endfor %}"
-        f"{{% if add_generation_prompt %}}{{{{ {reply!r} }}}}{{% endif %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {generation!r} }}}}{{% endif %}}"
     )
 
 
-def _by_role(system: str, user: str, assistant: str, reply: str) -> str:
+def _by_role(system: str, user: str, assistant: str, generation: str) -> str:
     """Return a template with one expression each for system, user and assistant messages.
 
     The expressions see the content as `text`; results of tools are written as user messages.
@@ -34,21 +34,21 @@ def _by_role(system: str, user: str, assistant: str, reply: str) -> str:
         f"{{% elif message.role == 'assistant' %}}{{{{ {assistant} }}}}"
         f"{{% else %}}{{{{ {user} }}}}{{% endif %}}"
         "{% endfor %}"
-        f"{{% if add_generation_prompt %}}{{{{ {reply!r} }}}}{{% endif %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {generation!r} }}}}{{% endif %}}"
     )
 
 
-def _instructions(opening: str, system: str, closing: str, reply: str) -> str:
+def _instructions(start: str, system: str, end: str, reply: str) -> str:
     """Return an `[INST]` template: system texts stand in front inside the next instruction."""
     return (
         "{% set ns = namespace(is_open=false) %}"
         "{% for message in messages %}{% set text = message.content %}"
         "{% if message.role != 'assistant' and not ns.is_open %}"
-        f"{{{{ {opening!r} }}}}{{% set ns.is_open = true %}}{{% endif %}}"
+        f"{{{{ {start!r} }}}}{{% set ns.is_open = true %}}{{% endif %}}"
         f"{{% if message.role == 'system' %}}{{{{ {system} }}}}"
         f"{{% elif message.role == 'assistant' %}}{{{{ {reply} ~ '</s>' }}}}"
         "{% set ns.is_open = false %}"
-        f"{{% else %}}{{{{ text ~ {closing!r} }}}}{{% set ns.is_open = false %}}{{% endif %}}"
+        f"{{% else %}}{{{{ text ~ {end!r} }}}}{{% set ns.is_open = false %}}{{% endif %}}"
         "{% endfor %}"
     )
 

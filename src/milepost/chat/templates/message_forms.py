@@ -119,7 +119,7 @@ def _move_reasoning(message: Message, key: ReasoningKey) -> None:
         return
     message[key] = reasoning
     if key == "thinking" and "tool_calls" in message:
-        # gpt-oss shows either as analysis and refuses both: put one behind the other.
+        # gpt-oss shows either as analysis and refuses both: put one after the other.
         content = message.pop("content")
         if content:
             message["thinking"] += "\n" + content

@@ -19,17 +19,17 @@ from milepost.chat.formats.probe_texts import (
     VALUES,
     Probe,
     answer,
-    behind,
     between,
     call,
     calling,
     result,
     system,
+    text_after,
     user,
 )
 from milepost.chat.formats.reply_format import Affix, ReasoningFormat
 from milepost.chat.formats.text_pieces import shared_start
-from milepost.chat.templates.reasoning_probe import is_opened
+from milepost.chat.templates.reply_probe import is_opened
 
 # What a template does with a message that is not where it expects one.
 Treatment = Literal["kept", "moved", "dropped", "refused"]
@@ -90,7 +90,7 @@ def probe_generation(probe: Probe, reasoning: ReasoningFormat | None) -> Generat
     """Return what prompts end with."""
     wanted = probe.generation(enable_thinking=True)
     unwanted = probe.generation(enable_thinking=False)
-    ended = behind(probe.history(user()), USER) or ""
+    ended = text_after(probe.history(user()), USER) or ""
     return GenerationPrompts(
         wanted.removeprefix(shared_start(wanted, ended)),
         unwanted.removeprefix(shared_start(unwanted, ended)),
@@ -108,8 +108,8 @@ def probe_frames(probe: Probe) -> MessageFrames:
     to_reply, to_user = between(text, USER, ANSWER), between(text, ANSWER, LATER_USER)
     if to_reply is None or to_user is None:
         return MessageFrames(None, None, None, _probe_result(probe, ""))
-    user_end = _end_of(behind(probe.history(*talk[:-2]), USER), to_reply)
-    reply_end = _end_of(behind(probe.history(*talk[:-1]), ANSWER), to_user)
+    user_end = _end_of(text_after(probe.history(*talk[:-2]), USER), to_reply)
+    reply_end = _end_of(text_after(probe.history(*talk[:-1]), ANSWER), to_user)
     if not reply_end and to_user.startswith(user_end):  # gpt-oss: the last reply ends otherwise
         reply_end = user_end
     user_start = to_user[len(reply_end) :]
@@ -232,8 +232,8 @@ def _probe_result(probe: Probe, reply_end: str) -> Affix | None:
     start, end = between(text, before, RESULT), between(text, RESULT, ANSWER)
     if start is None or end is None:
         return None
-    of_call = _end_of(behind(probe.history(*talk[:2], tools=True), before), start)
-    of_result = _end_of(behind(probe.history(*talk[:3], tools=True), RESULT), end)
+    of_call = _end_of(text_after(probe.history(*talk[:2], tools=True), before), start)
+    of_result = _end_of(text_after(probe.history(*talk[:3], tools=True), RESULT), end)
     start = start[len(of_call) :].removeprefix(reply_end)
     return Affix(_with_blanks(start), _with_blanks(of_result))
 

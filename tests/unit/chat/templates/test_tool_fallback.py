@@ -83,7 +83,7 @@ def description(source: str) -> str:
     return text.partition("Be brief.\n\n")[2].partition("<|im_end|>")[0]
 
 
-def test_tools_and_the_form_of_calls_stand_behind_the_system_message() -> None:
+def test_tools_and_the_form_of_calls_stand_after_the_system_message() -> None:
     text = render(PLAIN, SYSTEM, USER)
     assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n\n")
     listed = text.partition("<tools>\n")[2].partition("\n</tools>")[0].splitlines()
@@ -131,7 +131,7 @@ def test_calls_become_text_and_results_one_message_of_the_user() -> None:
     )
 
 
-def test_a_user_who_speaks_behind_results_joins_them_only_where_roles_alternate() -> None:
+def test_a_user_who_speaks_after_results_joins_them_only_where_roles_alternate() -> None:
     talk = [USER, calling(call(0)), result(0), NEXT_USER]
     written = "<tool_response>\none line\n</tool_response>"
     assert f"<turn>user\n{written}\nThanks.</turn>" in render(STRICT, *talk)
