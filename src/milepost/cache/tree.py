@@ -21,13 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from milepost.arrays import Tokens as Tokens
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.last_use import LastUse
 from milepost.cache.segment import Segment, SegmentPart, join_parts
-
-Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True, eq=False)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-import numpy as np
-
+from milepost.arrays import Tokens
 from milepost.cache.placement import PlacementLimits
 from milepost.engine.constraints import ConstraintMaker
 from milepost.engine.detokenizer import Detokenizer
@@ -44,7 +43,7 @@ class Admission:
         self._constraints = constraints
         self._clock = clock
 
-    def check_request(self, message: Generate, prompt: np.ndarray) -> None:
+    def check_request(self, message: Generate, prompt: Tokens) -> None:
         """Raise for a request that could never be carried out, or would harm the process."""
         context = self._runtime.context
         if len(prompt) == 0:
@@ -58,7 +57,7 @@ class Admission:
                 param="n",
             )
 
-    def check_tokens(self, tokens: np.ndarray) -> None:
+    def check_tokens(self, tokens: Tokens) -> None:
         """Raise InvalidRequest unless these are tokens of the model; none of them stand for media.
 
         An unknown one would be read from outside of llama.cpp's tables.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.cache.tree import Node, shared_length
-from milepost.engine.cache_report import Tokens
 from milepost.engine.model_runtime import ModelRuntime
 from milepost.engine.reporting import Totals
 from milepost.engine.slots import SlotTable

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from milepost.arrays import Tokens
 from milepost.cache.match import Match, Missing
 from milepost.protocol.cache import CacheReason, RestoreKind
 from milepost.protocol.messages import (
@@ -26,8 +26,6 @@ from milepost.protocol.messages import (
     Boundary,
     Generate,
 )
-
-Tokens = npt.NDArray[np.int32]
 
 MESSAGE_KINDS = ("message_end", "prompt_end")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.engine.media.keys import count_positions, floor_to_block
 from milepost.engine.model_runtime import ModelRuntime
@@ -49,7 +50,7 @@ class Checkpointer:
         self._cache = runtime.cache
         self._clock = clock
         self._counters = counters
-        self._pinned: list[np.ndarray] = []  # the latest last
+        self._pinned: list[Tokens] = []  # the latest last
         limits = runtime.cache.limits
         # Without room nothing is copied, only to be refused by the cache.
         self._keeps_any = runtime.traits.can_restore and limits.budget_bytes > 0
@@ -74,7 +75,7 @@ class Checkpointer:
         self._counters.num_checkpoints += saved.num_checkpoints
         return saved
 
-    def _pin(self, tokens: np.ndarray) -> None:
+    def _pin(self, tokens: Tokens) -> None:
         """Let what every conversation begins with go last; the latest few of them only."""
         if not self._cache.pin(tokens, "system_end"):
             return

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
+from milepost.arrays import Tokens
 from milepost.errors import InvalidRequest, NotSupported
 from milepost.libllama import Candidates, Grammar, Library, Model, Vocab
 from milepost.lru import LruCache
@@ -32,7 +33,7 @@ class Constraint(Protocol):
     def take(self, token: int) -> bool:
         """Advance by a token if the grammar allows it next, and return whether it does."""
 
-    def allowed(self) -> np.ndarray:
+    def allowed(self) -> Tokens:
         """Return all tokens that it allows next, int32 in rising order."""
 
     @property
@@ -65,7 +66,7 @@ class GbnfConstraint:
         self._grammar.accept(token)
         return True
 
-    def allowed(self) -> np.ndarray:
+    def allowed(self) -> Tokens:
         """Return all tokens that it allows next."""
         if self._all is None:
             self._all = Candidates(self._library, self._num_tokens)
@@ -96,7 +97,7 @@ class MatcherConstraint:
             return self._may_end()
         return bool(self._matcher.try_consume_tokens([token]) == 1)
 
-    def allowed(self) -> np.ndarray:
+    def allowed(self) -> Tokens:
         """Return all tokens that it allows next."""
         self._mask[:] = 0
         if not self._matcher.is_error():

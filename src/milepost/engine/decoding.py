@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import numpy as np
-
+from milepost.arrays import Logits
 from milepost.engine.reporting import Reporter
 from milepost.engine.sampling import token_logprob
 from milepost.engine.sequence import Request, Sequence
@@ -52,7 +51,7 @@ class Decoder:
         token = self._choose(sequence, lambda: sequence.sampler.sample(row))
         return self._take(sequence, token, row)
 
-    def step_from(self, sequence: Sequence, logits: np.ndarray) -> FinishReason | None:
+    def step_from(self, sequence: Sequence, logits: Logits) -> FinishReason | None:
         """Do the same with logits that were kept, float32 of shape (num_vocab,)."""
         if sequence.request.message.params.max_tokens == 0:
             return "limit"
@@ -82,9 +81,7 @@ class Decoder:
         budget.note_forced()
         return token
 
-    def _take(
-        self, sequence: Sequence, token: int, logits: int | np.ndarray
-    ) -> FinishReason | None:
+    def _take(self, sequence: Sequence, token: int, logits: int | Logits) -> FinishReason | None:
         """Add a sampled token; `logits` are a row of the last batch, or the values themselves."""
         if sequence.num_decoded == 0:
             sequence.decode_started_s = self._clock()
@@ -106,7 +103,7 @@ class Decoder:
             self._send_delta(sequence, text)
         return self._finish_reason(sequence)
 
-    def _note_token(self, sequence: Sequence, token: int, logits: int | np.ndarray) -> None:
+    def _note_token(self, sequence: Sequence, token: int, logits: int | Logits) -> None:
         sequence.unsent_tokens.append(token)
         num_top = sequence.request.message.params.num_logprobs
         if num_top >= 0:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.arrays import Logits
 from milepost.errors import NativeCallFailed
 from milepost.kinds import MemoryKind
 from milepost.libllama import Batch, Context
@@ -119,24 +120,24 @@ class MemoryProbe:
             return "recurrent"
         return "window" if model.num_window_tokens > 0 else "full"
 
-    def _compute_all(self) -> np.ndarray:
+    def _compute_all(self) -> Logits:
         """Compute all tokens in three batches; return the last logits."""
         self._context.clear()
         self._compute(0, NUM_FIRST)
         self._compute(NUM_FIRST, NUM_FIRST + NUM_SECOND)
         return self._compute_last()
 
-    def _compute_last(self) -> np.ndarray:
+    def _compute_last(self) -> Logits:
         return self._compute(NUM_FIRST + NUM_SECOND, len(self._tokens))
 
-    def _compute(self, start: int, end: int) -> np.ndarray:
+    def _compute(self, start: int, end: int) -> Logits:
         if self._media is not None and start < MEDIA_AT < end:
             self._compute_text(start, MEDIA_AT, start)
             self._compute_media(self._media)
             return self._compute_text(MEDIA_AT, end, self._pos(MEDIA_AT))
         return self._compute_text(start, end, self._pos(start))
 
-    def _compute_text(self, start: int, end: int, pos: int) -> np.ndarray:
+    def _compute_text(self, start: int, end: int, pos: int) -> Logits:
         self._batch.clear_rows()
         row = self._batch.add_tokens(self._tokens[start:end], pos, 0, wants_last=True)
         self._context.decode(self._batch)
@@ -166,7 +167,7 @@ class MemoryProbe:
         keeps_window = kind != "window" or self._swa_full
         return keeps_window and is_same(self._compute_last(), expected)
 
-    def _restores_from_parts(self, expected: np.ndarray, kind: MemoryKind) -> bool:
+    def _restores_from_parts(self, expected: Logits, kind: MemoryKind) -> bool:
         middle, end = self._pos(NUM_FIRST), self._pos(NUM_FIRST + NUM_SECOND)
         try:
             self._compute_before_last()
@@ -183,7 +184,7 @@ class MemoryProbe:
             logger.debug("restoring from parts failed: %s", error)
             return False
 
-    def _restores_as_a_whole(self, expected: np.ndarray) -> bool:
+    def _restores_as_a_whole(self, expected: Logits) -> bool:
         try:
             self._compute_before_last()
             whole = self._states.read(0)
@@ -205,7 +206,7 @@ class MemoryProbe:
         return len(self._states.read_segment(0, 0, self._pos(len(self._tokens)))) / num_cells
 
 
-def is_same(found: np.ndarray, expected: np.ndarray) -> bool:
+def is_same(found: Logits, expected: Logits) -> bool:
     """Compare logits of the same position, computed in the same micro-batches."""
     peak = float(np.abs(expected).max())
     return bool(np.all(np.isfinite(found))) and bool(

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
+from milepost.arrays import Tokens
 from milepost.cache.disk.tier import PromptEnd
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.cache.tree import shared_length
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 class Unsaved:
     """A conversation that was computed and is not on disk yet."""
 
-    tokens: np.ndarray  # int32; the answer included
+    tokens: Tokens  # the answer included
     num_prompt_tokens: int
     ended_s: float
 
@@ -56,7 +55,7 @@ class Persister:
         self._unsaved: list[Unsaved] = []  # the oldest first
         self._is_tight = False  # memory would evict what the disk does not have
 
-    def note(self, tokens: np.ndarray, num_prompt_tokens: int) -> None:
+    def note(self, tokens: Tokens, num_prompt_tokens: int) -> None:
         """Remember a conversation that has ended; an earlier turn of it need not be written."""
         if not self._cache.has_disk:
             return

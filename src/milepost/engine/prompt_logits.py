@@ -10,8 +10,7 @@ Those of the last prompt of each conversation are on disk as well, beside its st
 
 from __future__ import annotations
 
-import numpy as np
-
+from milepost.arrays import Logits, Tokens
 from milepost.lru import LruCache
 
 MAX_BYTES = 16 << 20  # of logits and tokens; arbitrary: some 25 prompts of a large vocabulary
@@ -21,15 +20,15 @@ class PromptLogits:
     """Owns copies of logits by the tokens of their prompts; the least recently used goes first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._rows: LruCache[bytes, np.ndarray] = LruCache(
+        self._rows: LruCache[bytes, Logits] = LruCache(
             max_size=max_bytes, size_of=lambda prompt, row: len(prompt) + row.nbytes
         )
 
-    def note(self, prompt: np.ndarray, logits: np.ndarray) -> None:
+    def note(self, prompt: Tokens, logits: Logits) -> None:
         """Keep a copy of the logits, float32 of shape (num_vocab,), after an int32 prompt."""
         self._rows.put(prompt.tobytes(), logits.copy())
 
-    def find(self, prompt: np.ndarray) -> np.ndarray | None:
+    def find(self, prompt: Tokens) -> Logits | None:
         """Return the logits after a prompt, None if they are not known; not to be changed."""
         return self._rows.get(prompt.tobytes())
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.cache.prefix_cache import PrefixCache
 from milepost.engine.cache_report import (
     PrefixFacts,
-    Tokens,
     choose_reason,
     count_twice,
     find_message,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.arrays import Logits, StateBytes, Tokens
 from milepost.cache.checkpoint import Checkpoint
 from milepost.cache.match import Match, StoredState
 from milepost.cache.restore import RestoreRates, RestoreSource, choose_restore
@@ -74,7 +75,7 @@ class Start:
     slot: Slot
     match: Match
     facts: PrefixFacts
-    known_logits: np.ndarray | None  # behind the prompt, when the slot holds all of it
+    known_logits: Logits | None  # behind the prompt, when the slot holds all of it
 
 
 class Restorer:
@@ -101,12 +102,12 @@ class Restorer:
         """Whether a prompt can only go on from where a state was kept."""
         return self._traits.has_states
 
-    def best_pos(self, prompt: np.ndarray) -> int:
+    def best_pos(self, prompt: Tokens) -> int:
         """Return how much of a prompt could be had without computing it."""
         match = self._cache.peek(prompt)
         return max((option.pos for option in self._options(prompt, match)), default=0)
 
-    def start(self, prompt: np.ndarray, *, reuse: bool) -> Start:
+    def start(self, prompt: Tokens, *, reuse: bool) -> Start:
         """Occupy an idle slot and let it hold as much of the prompt as is worth restoring."""
         started_s = self._clock()
         match = self._cache.match(prompt, started_s)
@@ -156,7 +157,7 @@ class Restorer:
         self._slots.occupy(slot)
         return slot
 
-    def refill(self, slot: Slot, tokens: np.ndarray) -> None:
+    def refill(self, slot: Slot, tokens: Tokens) -> None:
         """Let a busy, empty slot hold again what the cache has of a sequence that was preempted."""
         for stored in map(outside_media(tokens), self._cache.peek(tokens).stored):
             if stored is not None and self._apply(option_of(stored), slot, tokens):
@@ -184,7 +185,7 @@ class Restorer:
             not self._traits.has_states or cache.has_checkpoint(held)
         )
 
-    def _find_logits(self, prompt: np.ndarray) -> np.ndarray | None:
+    def _find_logits(self, prompt: Tokens) -> Logits | None:
         """Return the logits behind a prompt, float32 of shape (num_vocab,), if they are known.
 
         Those on disk are only asked for where a state cannot be cut back: to compute the last token
@@ -202,7 +203,7 @@ class Restorer:
 
     # --- options -------------------------------------------------------------------------
 
-    def _all_options(self, prompt: np.ndarray, match: Match, *, has_logits: bool) -> list[Option]:
+    def _all_options(self, prompt: Tokens, match: Match, *, has_logits: bool) -> list[Option]:
         """Return the options, also those that leave nothing to compute if the logits are known."""
         if not has_logits:
             return self._options(prompt, match)
@@ -211,7 +212,7 @@ class Restorer:
         )  # so that its last position is no longer the prompt's
         return self._options(longer, self._cache.peek(longer))
 
-    def _options(self, prompt: np.ndarray, match: Match) -> list[Option]:
+    def _options(self, prompt: Tokens, match: Match) -> list[Option]:
         options = []
         for slot in self._slots.all:
             shared = floor_to_block(prompt, shared_length(slot.held, prompt[:-1]))
@@ -276,7 +277,7 @@ class Restorer:
 
     # --- carrying out --------------------------------------------------------------------
 
-    def _apply(self, option: Option, slot: Slot, prompt: np.ndarray) -> bool:
+    def _apply(self, option: Option, slot: Slot, prompt: Tokens) -> bool:
         if option.source == "none":
             self._slots.park(slot)
             return True
@@ -311,7 +312,7 @@ class Restorer:
         self._slots.park(slot)
         return self._slots.fork(source, slot, option.pos)
 
-    def rewind(self, option: Option, prompt: np.ndarray) -> None:
+    def rewind(self, option: Option, prompt: Tokens) -> None:
         """Go back to an earlier state of a live sequence: load its checkpoint beside its cells.
 
         The cells up to that position are shared; what is put together is in the spare sequence.
@@ -324,7 +325,7 @@ class Restorer:
         self._context.copy(option.slot.seq_id, spare_id, 0, num_positions)
         self._states.write_partial(spare_id, as_array(option.checkpoint.data))
 
-    def _load(self, option: Option, slot: Slot, prompt: np.ndarray) -> None:
+    def _load(self, option: Option, slot: Slot, prompt: Tokens) -> None:
         """Put a state together from the cache, in the spare sequence."""
         assert option.stored is not None
         spare_id, stored = self._slots.spare_id, option.stored
@@ -343,7 +344,7 @@ class Restorer:
             write(spare_id, as_array(stored.checkpoint.data))
 
 
-def outside_media(prompt: np.ndarray) -> Callable[[StoredState], StoredState | None]:
+def outside_media(prompt: Tokens) -> Callable[[StoredState], StoredState | None]:
     """Return a function that shortens a stored state that ends within a media of a prompt.
 
     None where nothing is left: a state at a position is good for that one only.
@@ -371,7 +372,7 @@ def option_of(stored: StoredState) -> Option:
     return Option(source, stored.pos, stored.num_bytes, stored.disk_bytes, stored=stored)
 
 
-def as_array(data: bytes | bytearray | memoryview | None) -> np.ndarray:
+def as_array(data: bytes | bytearray | memoryview | None) -> StateBytes:
     """Return bytes that are in memory as uint8 of shape (n,), without copying them."""
     assert data is not None, "it was fetched"
     return np.frombuffer(data, np.uint8)

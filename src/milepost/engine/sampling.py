@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.arrays import Logits, Tokens
 from milepost.engine.constraints import Constraint
 from milepost.errors import InvalidRequest
 from milepost.libllama import NO_TOKEN, Candidates, Context, Library, SamplerChain, Vocab
@@ -46,7 +47,7 @@ class Sampler:
         if len(self._banned) == vocab.num_tokens:
             raise InvalidRequest("every token is banned", param="logit_bias")
 
-    def prime(self, prompt: np.ndarray) -> None:
+    def prime(self, prompt: Tokens) -> None:
         """Show the samplers that look back the end of the prompt, int32 of shape (n,).
 
         Negative numbers in it stand for media.
@@ -72,7 +73,7 @@ class Sampler:
             return self._chain.sample(self._context, row)
         return self.sample_from(self._context.logits(row))
 
-    def sample_from(self, logits: np.ndarray) -> int:
+    def sample_from(self, logits: Logits) -> int:
         """Pick a token from logits, float32 of shape (num_vocab,); NO_TOKEN as in `sample`."""
         if self._candidates is None:
             self._candidates = Candidates(self._library, len(logits))
@@ -88,7 +89,7 @@ class Sampler:
         self._chain.accept(token)
         return True
 
-    def _choose(self, logits: np.ndarray, candidates: Candidates) -> int:
+    def _choose(self, logits: Logits, candidates: Candidates) -> int:
         """Sample freely first and ask the constraint about that token only: mostly it agrees."""
         candidates.fill(logits)
         token = self._chain.apply(candidates)
@@ -280,7 +281,7 @@ def seed_of_choice(seed: int, choice: int) -> int:
 
 
 def token_logprob(
-    logits: np.ndarray, token: int, num_top: int, token_bytes: Callable[[int], bytes]
+    logits: Logits, token: int, num_top: int, token_bytes: Callable[[int], bytes]
 ) -> TokenLogprob:
     """Return the log probability of a token before any sampler, and of the most likely ones.
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from milepost.arrays import Logits, Tokens
 from milepost.cache.checkpoint import CheckpointKind
 from milepost.cache.disk.embedding_files import Embeddings
 from milepost.engine.cache_report import PrefixFacts
@@ -41,7 +42,7 @@ class Sequence:
     detokenizer: Detokenizer
     stop: StopMatcher
     budget: ReasoningBudget | None
-    tokens: np.ndarray  # int32, grows by one per sampled token; only [:num_tokens] is used
+    tokens: Tokens  # grows by one per sampled token; only [:num_tokens] is used
     num_tokens: int
     state: SequenceState
     num_decoded: int = 0  # sampled tokens, an end-of-generation token included
@@ -50,7 +51,7 @@ class Sequence:
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
-    def known_tokens(self) -> np.ndarray:
+    def known_tokens(self) -> Tokens:
         """The prompt and what was sampled; a view."""
         return self.tokens[: self.num_tokens]
 
@@ -67,14 +68,14 @@ class Request:
     """A `Generate` message on its way; `sequences` is empty while it waits for slots."""
 
     message: Generate  # its boundaries are positions in `prompt`
-    prompt: np.ndarray  # int32 of shape (num_prompt_tokens,); media as in engine.media_keys
+    prompt: Tokens  # media items as in engine.media.keys
     received_s: float
     spans: tuple[MediaSpan, ...] = ()  # of media in the prompt, in rising order
     embeddings: dict[bytes, Embeddings] = field(default_factory=dict)  # at hand, by key of media
     num_media_encoded: int = 0
     sequences: list[Sequence] = field(default_factory=list)
     facts: PrefixFacts | None = None  # what was known when it began
-    known_logits: np.ndarray | None = None  # behind the prompt, when none of it is to be computed
+    known_logits: Logits | None = None  # behind the prompt, when none of it is to be computed
     is_prefetched: bool = False  # what it needs from disk is being read while it waits
     num_cached: int = 0  # prompt tokens that were not computed again
     num_prefilled: int = 0  # prompt tokens that were, counted for each time

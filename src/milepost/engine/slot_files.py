@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
+from milepost.arrays import StateBytes, Tokens
 from milepost.cache.disk.slot_file import read_slot_file, write_slot_file
 from milepost.engine.checkpointing import Checkpointer
 from milepost.engine.media.keys import holds_up_to
@@ -110,7 +109,7 @@ class SlotFiles:
         self._persister.note(slot.held, slot.num_tokens)
         return slot.num_tokens, len(payload)
 
-    def _load(self, slot: Slot, tokens: np.ndarray, payload: np.ndarray) -> None:
+    def _load(self, slot: Slot, tokens: Tokens, payload: StateBytes) -> None:
         """Put a state into the spare sequence, and let it take the place of the slot's own."""
         slots, spare_id = self._slots, self._slots.spare_id
         if len(tokens) > slots.num_cells_in_reach:

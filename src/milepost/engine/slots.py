@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.engine.media.keys import count_positions
 from milepost.errors import StateRefused
 from milepost.libllama import Context
@@ -40,7 +41,7 @@ class Slot:
 
     slot_id: int
     seq_id: int  # changes when another sequence takes its place
-    tokens: np.ndarray  # int32; capacity is the context's length
+    tokens: Tokens  # capacity is the context's length
     num_tokens: int = 0
     num_positions: int = 0  # of the context; fewer than tokens where an image takes fewer
     num_partial: int = 0
@@ -48,7 +49,7 @@ class Slot:
     last_used: int = 0  # counts up with every use, for "least recently used"
 
     @property
-    def held(self) -> np.ndarray:
+    def held(self) -> Tokens:
         """The tokens that the context holds here; a view."""
         return self.tokens[: self.num_tokens]
 
@@ -183,7 +184,7 @@ class SlotTable:
         slot.hold(num_tokens)
         return True
 
-    def extend(self, slot: Slot, tokens: np.ndarray) -> None:
+    def extend(self, slot: Slot, tokens: Tokens) -> None:
         """Note that a batch added tokens to a slot; of a media, its last part."""
         end = slot.num_tokens + len(tokens)
         slot.tokens[slot.num_tokens : end] = tokens
@@ -206,7 +207,7 @@ class SlotTable:
             self.clear_slot(target)
         return target.num_tokens == num_tokens
 
-    def adopt_spare(self, slot: Slot, tokens: np.ndarray) -> None:
+    def adopt_spare(self, slot: Slot, tokens: Tokens) -> None:
         """Let the spare sequence, which holds `tokens`, take the place of a slot's own."""
         old_id, slot.seq_id = slot.seq_id, self.spare_id
         self.spare_id = old_id

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from milepost.arrays import Tokens
 from milepost.libllama.loader import Library
 
 
@@ -54,7 +56,7 @@ class Batch:
         return row
 
     def add_tokens(
-        self, tokens: np.ndarray | Sequence[int], first_pos: int, seq_id: int, *, wants_last: bool
+        self, tokens: Tokens | Sequence[int], first_pos: int, seq_id: int, *, wants_last: bool
     ) -> int:
         """Add a run of tokens of one sequence; return the row of the last.
 
@@ -71,7 +73,7 @@ class Batch:
         self.num_tokens = end
         return end - 1
 
-    def _bind(self, field: str, ctype: str, array: np.ndarray, ffi: Any) -> Any:
+    def _bind(self, field: str, ctype: str, array: npt.NDArray[Any], ffi: Any) -> Any:
         memory = ffi.from_buffer(array)
         setattr(self.native, field, ffi.cast(ctype, memory))
         return memory

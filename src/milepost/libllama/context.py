@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from milepost.arrays import Logits
 from milepost.errors import ConfigurationError
 from milepost.kinds import CacheType, FlashAttention, RopeScaling
 from milepost.libllama.batch import Batch
@@ -180,7 +181,7 @@ class Context:
         self._lib.llama_set_warmup(self.pointer, False)
         self.clear()
 
-    def logits(self, row: int) -> np.ndarray:
+    def logits(self, row: int) -> Logits:
         """Return the logits of a row of the last batch, float32 of shape (num_vocab,).
 
         A view that the next decode overwrites.

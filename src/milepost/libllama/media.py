@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from milepost.arrays import EmbeddingRows, Positions
 from milepost.errors import ConfigurationError, InvalidRequest, LibraryMismatch
 from milepost.kinds import FlashAttention, MediaKind
 from milepost.libllama.context import FLASH_ATTN
@@ -80,13 +81,13 @@ class EmbeddingBlock:
 
     num_tokens: int
     num_positions: int  # by which what follows is further on
-    offsets: np.ndarray  # int32 of shape (sections, num_tokens); 1 section, or 4 with M-RoPE
-    steps: np.ndarray  # the same, of 0 and 1: most positions count from the begin of the block
+    offsets: Positions
+    steps: Positions  # the same, of 0 and 1: most positions count from the begin of the block
     is_causal: bool  # False: every token sees the whole block, which is computed at once
 
-    def positions(self, pos: int) -> np.ndarray:
+    def positions(self, pos: int) -> Positions:
         """Return the positions of the embeddings when the block begins at `pos`."""
-        found: np.ndarray = self.offsets + self.steps * pos
+        found: Positions = self.offsets + self.steps * pos
         return found
 
 
@@ -137,8 +138,8 @@ class Projector:
         with self._tokenize(size, self._ffi.NULL) as chunks:
             return tuple(self._describe(chunk) for chunk in chunks)
 
-    def encode(self, size: MediaSize, data: bytes) -> list[np.ndarray]:
-        """Return the embeddings of each EmbeddingBlock, float32 of shape (num_tokens, num_embd).
+    def encode(self, size: MediaSize, data: bytes) -> list[EmbeddingRows]:
+        """Return the embeddings of each EmbeddingBlock.
 
         Raises InvalidRequest when the content is not of that size, or cannot be encoded.
         """
@@ -151,7 +152,7 @@ class Projector:
             wanted = [c for c in chunks if self._lib.mtmd_input_chunk_get_type(c) != TEXT]
             return [self._encode(chunk, size) for chunk in wanted]
 
-    def _encode(self, chunk: Any, size: MediaSize) -> np.ndarray:
+    def _encode(self, chunk: Any, size: MediaSize) -> EmbeddingRows:
         if self._lib.mtmd_encode_chunk(self._pointer, chunk):
             reason = self._log.take_errors() or "libmtmd gave no reason"
             raise InvalidRequest(f"the {describe_size(size)} cannot be encoded: {reason}")
@@ -216,7 +217,7 @@ class Projector:
             is_causal=not lib.mtmd_decode_use_non_causal(self._pointer, chunk),
         )
 
-    def _positions(self, chunk: Any, num_tokens: int, pos: int) -> np.ndarray:
+    def _positions(self, chunk: Any, num_tokens: int, pos: int) -> Positions:
         """Return the positions of a chunk that begins at `pos`."""
         if not self.uses_mrope:
             return np.arange(pos, pos + num_tokens, dtype=np.int32)[np.newaxis]

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from milepost.arrays import EmbeddingRows, Positions
 from milepost.libllama.loader import Library
 
 
 class MediaBatch:
     """A part of an embedding block as the input of one `llama_decode`, of one sequence."""
 
-    def __init__(self, library: Library, embeddings: np.ndarray, positions: np.ndarray) -> None:
+    def __init__(self, library: Library, embeddings: EmbeddingRows, positions: Positions) -> None:
         """Takes float32 of shape (n, num_embd) and int32 of shape (sections, n)."""
         ffi = library.ffi
         self.num_tokens = num_tokens = len(embeddings)

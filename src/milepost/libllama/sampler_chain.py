@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from milepost.arrays import Logits, Tokens
 from milepost.errors import InvalidRequest
 from milepost.libllama.context import Context
 from milepost.libllama.loader import Library
@@ -30,13 +31,13 @@ class Candidates:
         self.native: Any = ffi.new("llama_token_data_array *")
         self._pointer = ffi.cast("llama_token_data *", self._memory)
 
-    def fill(self, logits: np.ndarray) -> None:
+    def fill(self, logits: Logits) -> None:
         """Take the logits of all tokens, float32 of shape (num_vocab,)."""
         self._data["id"] = self._ids
         self._data["logit"] = logits
         self._reset(len(self._data))
 
-    def fill_some(self, logits: np.ndarray, tokens: np.ndarray) -> None:
+    def fill_some(self, logits: Logits, tokens: Tokens) -> None:
         """Take some tokens only, int32 of shape (n,), with their values among all logits."""
         self._data["id"][: len(tokens)] = tokens
         self._data["logit"][: len(tokens)] = logits[tokens]
@@ -54,10 +55,10 @@ class Candidates:
         return bool(np.any(logits > -np.inf))
 
     @property
-    def possible(self) -> np.ndarray:
+    def possible(self) -> Tokens:
         """The tokens that are still allowed, int32; only before a sampler of a chain ran."""
         candidates = self._data[: self.native.size]
-        found: np.ndarray = candidates["id"][candidates["logit"] > -np.inf]
+        found: Tokens = candidates["id"][candidates["logit"] > -np.inf]
         return found
 
     @property

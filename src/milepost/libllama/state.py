@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 
+from milepost.arrays import StateBytes
 from milepost.errors import StateRefused
 from milepost.libllama.context import Context
 
@@ -27,7 +28,6 @@ WHOLE = 0
 MAX_HEADER_BYTES = 64  # arbitrary; it is 8 in this build (a magic number and the sequence id)
 PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
-StateBytes = np.ndarray  # uint8 of shape (n,)
 # "one_part": whole and partial are the same, so there is only attention or only recurrence;
 # "two_parts": they can be taken apart; "unknown": they cannot.
 StateLayout = Literal["one_part", "two_parts", "unknown"]

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.errors import InvalidRequest
 from milepost.kinds import BoundaryKind, MediaKind, MemoryKind
 from milepost.protocol.cache import CacheChanged, CacheReport, CacheSummary, ChangeCache, GetCache
@@ -35,12 +36,12 @@ TOOL_ROLES = ("tool", "function")
 TOKEN_DTYPE = np.dtype("<i4")
 
 
-def encode_tokens(tokens: Sequence[int] | np.ndarray) -> bytes:
+def encode_tokens(tokens: Sequence[int] | Tokens) -> bytes:
     """Return tokens, a sequence or an array of shape (n,), as messages have them."""
     return np.asarray(tokens, dtype=TOKEN_DTYPE).tobytes()
 
 
-def decode_tokens(data: bytes) -> np.ndarray:
+def decode_tokens(data: bytes) -> Tokens:
     """Return the tokens of a message, int32 of shape (n,), read-only."""
     if len(data) % TOKEN_DTYPE.itemsize:
         raise InvalidRequest(f"{len(data)} bytes are not a whole number of tokens")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-
+from milepost.arrays import Tokens
 from milepost.cache.disk.embedding_files import Embeddings
 from milepost.engine.media.layouts import MediaLayouts, MediaModel, size_of
 from milepost.engine.media.prompt import (
@@ -67,7 +66,7 @@ class MediaFeed:
 
     # --- prompts -------------------------------------------------------------------------
 
-    def expand(self, message: Generate, tokens: np.ndarray) -> ExpandedPrompt:
+    def expand(self, message: Generate, tokens: Tokens) -> ExpandedPrompt:
         """Return a prompt with its media; raises InvalidRequest when one cannot be used."""
         return expand_prompt(message, tokens, self._lay_out)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.errors import NotSupported
 
 IS_MEDIA = -(1 << 31)  # the sign
@@ -38,7 +39,7 @@ class BlockSize:
     num_positions: int
 
 
-def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[np.ndarray]:
+def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[Tokens]:
     """Return the keys of each block of a media, int32; `content` is all that its values depend on.
 
     Raises NotSupported for a block that takes more positions than tokens.
@@ -61,12 +62,12 @@ def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[np.ndarray]:
     return keys
 
 
-def count_positions(keys: np.ndarray) -> int:
+def count_positions(keys: Tokens) -> int:
     """Return the position behind a history, int32 of shape (n,), that ends outside of blocks."""
     return len(keys) - int(np.count_nonzero((keys & (IS_MEDIA | ADVANCES)) == IS_MEDIA))
 
 
-def is_inside(keys: np.ndarray, pos: int) -> bool:
+def is_inside(keys: Tokens, pos: int) -> bool:
     """Return whether a block goes on at an index of the keys; False at their end.
 
     A negative number without bits of a hash stands for no token at all.
@@ -77,14 +78,14 @@ def is_inside(keys: np.ndarray, pos: int) -> bool:
     return key < 0 and not key & IS_START and bool(key & HASH_BITS)
 
 
-def floor_to_block(keys: np.ndarray, pos: int) -> int:
+def floor_to_block(keys: Tokens, pos: int) -> int:
     """Return an index, or the begin of the block that it lies in; 0 where none begins."""
     while pos > 0 and is_inside(keys, pos):
         pos -= 1
     return pos
 
 
-def holds_up_to(keys: np.ndarray, pos_max: int) -> bool:
+def holds_up_to(keys: Tokens, pos_max: int) -> bool:
     """Return whether the last position of a sequence can be that of a history that is not empty.
 
     That of an image with M-RoPE is where it begins, however many positions it takes.

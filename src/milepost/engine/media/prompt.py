@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from milepost.arrays import Tokens
 from milepost.engine.media.keys import BlockSize, make_keys
 from milepost.errors import InvalidRequest
 from milepost.libllama.media import EmbeddingBlock, LayoutPart, count_tokens
@@ -39,7 +40,7 @@ class MediaLayout:
     """What one media becomes, wherever it stands."""
 
     parts: tuple[LayoutPart, ...]
-    keys: tuple[np.ndarray, ...]  # of each part, int32; those of text are tokens
+    keys: tuple[Tokens, ...]  # of each part; those of text are tokens
 
     @property
     def num_tokens(self) -> int:
@@ -52,7 +53,7 @@ class ExpandedPrompt:
     """A prompt with its media."""
 
     message: Generate  # with its boundaries where they are in `keys`
-    keys: np.ndarray  # int32 of shape (n,), read-only
+    keys: Tokens  # read-only
     spans: tuple[MediaSpan, ...]  # in rising order
 
 
@@ -72,7 +73,7 @@ def lay_out_media(content: bytes, parts: tuple[LayoutPart, ...]) -> MediaLayout:
 
 
 def expand_prompt(
-    message: Generate, tokens: np.ndarray, lay_out: Callable[[MediaRef], MediaLayout]
+    message: Generate, tokens: Tokens, lay_out: Callable[[MediaRef], MediaLayout]
 ) -> ExpandedPrompt:
     """Return a prompt with its media in it; raises InvalidRequest where they cannot stand so.
 
@@ -82,7 +83,7 @@ def expand_prompt(
         return ExpandedPrompt(message, tokens, ())
     check_refs(message.prompt.media, len(tokens))
     check_boundaries(message.prompt.boundaries, message.prompt.media)
-    parts: list[np.ndarray] = []
+    parts: list[Tokens] = []
     spans: list[MediaSpan] = []
     added = [0]  # by the first media, the first two, ...
     start = 0
