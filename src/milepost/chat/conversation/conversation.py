@@ -7,7 +7,7 @@ template: what single templates want changed is in `message_forms`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,77 @@ def media_in(message: Message, conversation: Conversation) -> tuple[MediaPart, .
         return ()
     markers = find_markers(message["content"], conversation.sentinel)
     return tuple(conversation.media[marker.number] for marker in markers)
+
+
+def count_head(messages: list[Message]) -> int:
+    """Return how many system messages there are before all others."""
+    for i, message in enumerate(messages):
+        if message["role"] not in SYSTEM_ROLES:
+            return i
+    return len(messages)
+
+
+def count_shared(one: Conversation, other: Conversation) -> int:
+    """Return how many messages both conversations begin with."""
+    num_shared = 0
+    for message, other_message in zip(one.messages, other.messages, strict=False):
+        if message != other_message:
+            break
+        num_shared += 1
+    return num_shared
+
+
+def has_same_head(one: Conversation, other: Conversation) -> bool:
+    """Say whether system messages, tools and documents are the same."""
+    num_head = count_head(other.messages)
+    return (
+        count_head(one.messages) == num_head
+        and one.messages[:num_head] == other.messages[:num_head]
+        and one.tools == other.tools
+        and one.documents == other.documents
+    )
+
+
+def take_messages(
+    conversation: Conversation, indices: Sequence[int], tools: list[dict[str, Any]] | None
+) -> Conversation:
+    """Return a conversation of some of the messages, in that order, with other tools."""
+    argument_texts = {}
+    for new, old in enumerate(indices):
+        for call in range(len(conversation.messages[old].get("tool_calls", ()))):
+            argument_texts[new, call] = conversation.argument_texts[old, call]
+    return Conversation(
+        [conversation.messages[i] for i in indices], tools, conversation.documents, argument_texts
+    )
+
+
+def take_window(conversation: Conversation, first: int, stop: int) -> Conversation:
+    """Return a small conversation with the messages first ..< stop that templates still accept.
+
+    It begins with the system messages, the user message before `first`, and the reply whose tools
+    `first` answers. Of the tools there is only one.
+    """
+    return take_messages(
+        conversation,
+        window_indices(conversation, first, stop),
+        (conversation.tools or [])[:1] or None,
+    )
+
+
+def window_indices(conversation: Conversation, first: int, stop: int) -> list[int]:
+    """Return which messages `take_window` takes."""
+    messages = conversation.messages
+    num_head = count_head(messages)
+    start = max(first, num_head)
+    while start > num_head and messages[start]["role"] in TOOL_ROLES:
+        start -= 1
+    user = start
+    while user > num_head and messages[user]["role"] != "user":
+        user -= 1
+    indices = list(range(min(num_head, stop)))
+    if user < start and user >= num_head:
+        indices.append(user)
+    return indices + list(range(start, stop))
 
 
 def _media_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[MediaPart]:

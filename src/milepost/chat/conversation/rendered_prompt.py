@@ -8,6 +8,12 @@ A span is a part whose tokens are known: a reply, with the tokens that the model
 stands between the spans is tokenised part by part. A part ends where a generation prompt ended, so
 it gets the tokens that it had in the prompt after which the reply was sampled. The marker of an
 image is a span without tokens.
+
+To find where messages stand, the conversation is rendered once more with a mark (`sentinels`)
+before and after the text of each; the marks are taken out again and their places noted. A mark is
+inside of surrounding white space, which templates trim, and carries the number of its message,
+because templates leave texts out and move them. Whether marks changed what a template does shows in
+the comparison with the real prompt: spans count only where the texts agree.
 """
 
 from __future__ import annotations
@@ -17,7 +23,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from milepost.chat.conversation.sentinels import MARKER_CHARS
+from milepost.chat.conversation.conversation import Conversation, Message
+from milepost.chat.conversation.sentinels import MARKER_CHARS, find_markers, write_marker
+
+MARKED_FIELDS = ("reasoning_content", "content")  # of messages, which are found by them
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,14 @@ class PartBetweenSpans:
     following: TokenSpan | None
 
 
+@dataclass(frozen=True, slots=True)
+class MessageSpan:
+    """Where a message's own text stands: from its first to its last character, without frame."""
+
+    start: int
+    end: int
+
+
 def media_span(start: int) -> TokenSpan:
     """Return the span of an image's marker, which has no tokens here."""
     return TokenSpan(start, start + MARKER_CHARS, array("i"))
@@ -123,3 +140,81 @@ def first_difference(one: Sequence[TokenSpan], other: Sequence[TokenSpan]) -> in
     num_shared = min(len(one), len(other))
     rest = one[num_shared:] or other[num_shared:]
     return rest[0].start if rest else None
+
+
+def mark_messages(conversation: Conversation, sentinel: str, first: int = 0) -> Conversation:
+    """Return the conversation with marks around the texts of its messages from `first` on."""
+    messages = [
+        _mark_message(message, write_marker(sentinel, i)) if i >= first else message
+        for i, message in enumerate(conversation.messages)
+    ]
+    return replace(conversation, messages=messages)
+
+
+def take_marks_out(marked: str, sentinel: str) -> tuple[str, dict[int, MessageSpan]]:
+    """Return the text without marks, and where the messages stand in it, by index.
+
+    What a template has put out of order is left out, so the spans do not overlap.
+    """
+    texts: list[str] = []
+    spans: dict[int, MessageSpan] = {}
+    pos = done = 0
+    for mark in find_markers(marked, sentinel):
+        texts.append(marked[done : mark.start])
+        pos += mark.start - done
+        done = mark.end
+        start = spans[mark.number].start if mark.number in spans else pos
+        spans[mark.number] = MessageSpan(start, pos)
+    texts.append(marked[done:])
+    text = "".join(texts)
+    return text, _in_order(spans, len(text))
+
+
+def common_prefix(one: str, other: str) -> int:
+    """Return how many characters both texts have in common at their start."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:  # one[:low] agrees, one[:high] does not
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def common_suffix(one: str, other: str) -> int:
+    """Return how many characters both texts have in common at their end."""
+    low, high = 0, min(len(one), len(other))
+    if one[len(one) - high :] == other[len(other) - high :]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[len(one) - middle : len(one) - low] == other[len(other) - middle : len(other) - low]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _mark_message(message: Message, mark: str) -> Message:
+    marked = message.copy()
+    for key in MARKED_FIELDS:
+        text = message.get(key, "")
+        body = text.strip()
+        if body:  # a text that was empty would no longer be
+            start = text.index(body)
+            end = start + len(body)
+            marked[key] = f"{text[:start]}{mark}{body}{mark}{text[end:]}"
+    return marked
+
+
+def _in_order(spans: dict[int, MessageSpan], limit: int) -> dict[int, MessageSpan]:
+    """Drop spans that begin after the next message: some templates move the system message."""
+    kept: dict[int, MessageSpan] = {}
+    for index in sorted(spans, reverse=True):
+        if spans[index].end <= limit:
+            kept[index] = spans[index]
+            limit = spans[index].start
+    return kept

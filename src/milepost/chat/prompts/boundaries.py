@@ -7,7 +7,7 @@ no failure of a template reaches the request: a boundary that cannot be found is
 `system_end`    of what all conversations with the same system messages and tools begin with
 `date`          before the first line of the system messages that names a date or a time
 `message_end`   of one message
-`last_user`     before the last user message, and where its template will drop reasoning, behind it;
+`last_user`     before the last user message, and where its template will drop reasoning, after it;
                 instead of the former, before what an agent moves along at the end of its last one
 `prompt_end`    of the last message, before the generation prompt
 `breakpoint`    where the client says so, and none of the above that is always met exactly is
@@ -21,10 +21,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from milepost.chat.conversation.conversation import Breakpoint, Conversation, media_in
+from milepost.chat.conversation.conversation import (
+    Breakpoint,
+    Conversation,
+    count_head,
+    count_shared,
+    media_in,
+)
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
-from milepost.chat.prompts.message_ends import count_head
-from milepost.chat.prompts.prompt_reader import History, PromptReader, count_shared
+from milepost.chat.prompts.prompt_reader import History, PromptReader
 from milepost.chat.prompts.reply_matching import (
     NOTHING_FOUND,
     PromptOutline,
@@ -112,7 +117,7 @@ class BoundaryFinder:
         """Return the boundaries of a prompt; the arguments are those that it was rendered from."""
         reader = self._reader(conversation, kwargs or {})
         known = self._recall(reader, conversation)
-        history = reader.read(
+        history = reader.read_prompt(
             conversation, rendered, known, add_generation_prompt=add_generation_prompt
         )
         history = self._match_replies(reader, history, known)
@@ -137,7 +142,7 @@ class BoundaryFinder:
             history.prompt,
             history.spans,
             history.ends,
-            reader.reply_trailer,
+            reader.profile.reply_trailer,
         )
         num_same = 0 if known is None else _count_same(known, history)
         num_unmoved = min(history.num_unmoved, num_same)
@@ -227,7 +232,7 @@ def _find_moving(history: History, known: History | None) -> int:
 
 
 def _last_stable_messages(reader: PromptReader, history: History, moving: int) -> Iterator[int]:
-    """Yield the messages behind which the prompt may change when the user speaks again."""
+    """Yield the messages after which the prompt may change when the user speaks again."""
     messages = history.conversation.messages
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
     if not users:
@@ -236,15 +241,15 @@ def _last_stable_messages(reader: PromptReader, history: History, moving: int) -
     if last > count_head(messages) and not (moving >= 0 and last == len(messages) - 1):
         yield last - 1
     reasons = any("reasoning_content" in message for message in messages[last + 1 :])
-    if reasons and reader.drops_reasoning:
+    if reasons and reader.profile.drops_reasoning:
         yield last
 
 
 def _breakpoints(history: History, others: Iterable[TextBoundary]) -> Iterator[TextBoundary]:
     """Yield the client's own boundaries where no other that is met exactly stands for them.
 
-    `prompt_end` stands for the mark behind the last message, which many clients send with every
-    request, even where it is no place for a state: the one behind the generation prompt costs
+    `prompt_end` stands for the mark after the last message, which many clients send with every
+    request, even where it is no place for a state: the one after the generation prompt costs
     nothing, and the next turn goes on from there.
     """
     messages = history.conversation.messages

@@ -3,36 +3,56 @@
 Belongs to `boundaries`. Reads a conversation that goes on from a known one only from the first
 message that is new or stands elsewhere: those few messages are rendered alone, and must come out
 as they stand in the prompt.
+
+Rendering the conversation up to each message would cost a rendering for every one. What stands
+between two messages depends on little more than their roles: so it is learnt (`history_probe`) from
+a small window of the conversation when a pair of roles is seen first, and afterwards only
+recognised. The generation prompt counts as the message after the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.message_spans import (
-    Span,
+from milepost.chat.conversation.conversation import (
+    Conversation,
+    Message,
+    count_head,
+    count_shared,
+    has_same_head,
+    take_messages,
+    take_window,
+    window_indices,
+)
+from milepost.chat.conversation.rendered_prompt import (
+    MARKED_FIELDS,
+    MessageSpan,
+    RenderedPrompt,
     common_prefix,
     common_suffix,
     mark_messages,
     take_marks_out,
-    take_messages,
 )
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.conversation.sentinels import choose_sentinel
-from milepost.chat.prompts.message_ends import EndFinder, count_head, take_window, window_indices
 from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
+from milepost.chat.templates.frame_probe import Frame, Pair
+from milepost.chat.templates.history_probe import HistoryProfile
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import TemplateFailed
 
 FIRST_TEXTS = ("alpha", "beta")  # of the user; they agree in nothing
 # How far a system end goes back to stand after a control token. Chosen for role names and line
-# breaks: the first of the user's words can be merged with those, and then the place is none.
+# breaks: the first of the user's words can be merged with those, and then it is none.
 MAX_SEAM_CHARS = 32
 NUM_BEFORE_CHARS = 8  # arbitrary
 MAX_SEARCHED_CHARS = 20_000  # of tool calls between two texts; arbitrary
+MAX_LESSONS = 3  # per pair of roles; arbitrary: some templates write something new every time
+# Arbitrary, by what published templates write.
+MAX_HEADER_CHARS = MAX_TRAILER_CHARS = 400
+MIN_START_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +61,7 @@ class History:
 
     conversation: Conversation
     prompt: RenderedPrompt
-    spans: Mapping[int, Span]  # of messages, as far as found
+    spans: Mapping[int, MessageSpan]  # of messages, as far as found
     ends: tuple[int, ...]  # of each message; -1 where not known
     head_text: str  # what all prompts with these system messages and tools begin with, mostly
     num_shared: int = 0  # messages that the known prompt begins with, too
@@ -68,10 +88,10 @@ class PromptReader:
     ) -> None:
         self._template = template
         self._kwargs = dict(kwargs)
-        self._history = template.profile.history(self._kwargs, has_tools=has_tools)
-        self._ends = EndFinder(self._history)
+        self.profile = template.profile.history(self._kwargs, has_tools=has_tools)
+        self._ends = EndFinder(self.profile)
 
-    def read(
+    def read_prompt(
         self,
         conversation: Conversation,
         prompt: RenderedPrompt,
@@ -86,7 +106,7 @@ class PromptReader:
         text = prompt.text
         num_messages = len(conversation.messages)
         ends = [-1] * num_messages
-        spans: dict[int, Span] = {}
+        spans: dict[int, MessageSpan] = {}
         num_shared = first = 0
         if known is not None:
             num_shared = count_shared(known.conversation, conversation)
@@ -94,7 +114,7 @@ class PromptReader:
             ends[:first] = known.ends[:first]
             spans = {i: span for i, span in known.spans.items() if i < first}
         if first < num_messages:
-            spans |= self._place(conversation, text, first, add_generation_prompt)
+            spans |= self._locate(conversation, text, first, add_generation_prompt)
         num_ending = num_messages if add_generation_prompt else num_messages - 1
         last_end = max(ends, default=0)
         for i in range(first, num_ending):
@@ -108,21 +128,11 @@ class PromptReader:
         """See `HistoryProfile.rewrites_replies`."""
         messages = conversation.messages
         has_reasoning = any("reasoning_content" in message for message in messages)
-        return self._history.rewrites_replies(messages[-1]["role"], has_reasoning=has_reasoning)
+        return self.profile.rewrites_replies(messages[-1]["role"], has_reasoning=has_reasoning)
 
-    @property
-    def drops_reasoning(self) -> bool:
-        """See `HistoryProfile.drops_reasoning`."""
-        return self._history.drops_reasoning
-
-    @property
-    def reply_trailer(self) -> str | None:
-        """See `HistoryProfile.reply_trailer`."""
-        return self._history.reply_trailer
-
-    def _place(
+    def _locate(
         self, conversation: Conversation, text: str, first: int, add_generation_prompt: bool
-    ) -> dict[int, Span]:
+    ) -> dict[int, MessageSpan]:
         """Return where the messages from `first` on stand."""
         sentinel = choose_sentinel(text, conversation.messages[first:])
         if sentinel is None:
@@ -135,9 +145,9 @@ class PromptReader:
             marked = self._render(
                 mark_messages(window, sentinel, num_before), add_generation_prompt
             )
-            placed, is_complete = _match(marked, sentinel, text)
+            located, is_complete = _match(marked, sentinel, text)
             if is_complete:
-                return {indices[i]: span for i, span in placed.items()}
+                return {indices[i]: span for i, span in located.items()}
         marked = self._render(mark_messages(conversation, sentinel, first), add_generation_prompt)
         return _match(marked, sentinel, text)[0]
 
@@ -148,7 +158,7 @@ class PromptReader:
             return ""
         if (
             known is not None
-            and _has_same_head(known.conversation, conversation, num_head)
+            and has_same_head(known.conversation, conversation)
             and text.startswith(known.head_text)
         ):
             return known.head_text
@@ -179,14 +189,73 @@ class PromptReader:
             return None
 
 
-def count_shared(one: Conversation, other: Conversation) -> int:
-    """Return how many messages both conversations begin with."""
-    num_shared = 0
-    for message, other_message in zip(one.messages, other.messages, strict=False):
-        if message != other_message:
-            break
-        num_shared += 1
-    return num_shared
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What is between the texts of two messages; None for a side that is not known."""
+
+    low: int | None  # where the first text ends
+    high: int | None  # where the second begins
+
+
+class EndFinder:
+    """Finds the ends of messages in prompts of one template, given the same variables."""
+
+    def __init__(self, history: HistoryProfile) -> None:
+        self._history = history
+
+    def find_end(
+        self, conversation: Conversation, index: int, text: str, spans: Mapping[int, MessageSpan]
+    ) -> int:
+        """Return where a message ends in a prompt; -1 when that cannot be said.
+
+        `spans` are those of the messages in `text`, as far as they are known.
+        """
+        gaps = list(_possible_gaps(conversation, index, text, spans))
+        if gaps == [Gap(None, None)]:
+            return -1
+        pair = _pair(conversation.messages, index)
+        end = self._exact_end(pair, text, gaps)
+        if end < 0 and self._history.num_lessons(pair) < MAX_LESSONS:
+            self._learn(pair, conversation, index)
+            end = self._exact_end(pair, text, gaps)
+        return end if end >= 0 else self._likely_end(pair, text, gaps)
+
+    def _exact_end(self, pair: Pair, text: str, gaps: list[Gap]) -> int:
+        frames = self._history.frames(pair)
+        ends = (_exact_end(frame, text, gap) for gap in gaps for frame in frames)
+        return next((end for end in ends if end >= 0), -1)
+
+    def _likely_end(self, pair: Pair, text: str, gaps: list[Gap]) -> int:
+        frames = self._history.frames(pair)
+        ends = (_likely_end(frame, text, gap) for gap in gaps for frame in frames)
+        end = next((end for end in ends if end >= 0), -1)
+        low, high = gaps[-1].low, gaps[-1].high
+        if end < 0 and high is not None:
+            start = _shared_start([frame.header or "" for frame in frames])
+            if start:
+                end = text.rfind(start, low or max(0, high - MAX_HEADER_CHARS), high)
+        if end < 0 and low is not None:
+            closing = _shared_end([frame.trailer or "" for frame in frames])
+            if closing:
+                limit = low + MAX_TRAILER_CHARS if high is None else high
+                pos = text.find(closing, low, limit)
+                end = pos + len(closing) if pos >= 0 else -1
+        has_calls = pair[1]  # which stand after the text
+        return low if end < 0 and low is not None and not has_calls else end
+
+    def _learn(self, pair: Pair, conversation: Conversation, index: int) -> None:
+        """Learn from a window with the message and the next.
+
+        The last lesson is from the whole conversation up to there: some templates write something
+        else the first time, or refuse a window.
+        """
+        stop = min(index + 2, len(conversation.messages))
+        if self._history.num_lessons(pair) + 1 < MAX_LESSONS:
+            window = take_window(conversation, index, stop)
+        else:
+            window = take_messages(conversation, range(stop), conversation.tools)
+        num_before = len(window.messages) - (stop - index - 1)
+        self._history.learn_frames(pair, window, num_before)
 
 
 def _count_unmoved(known: History, conversation: Conversation, text: str, num_shared: int) -> int:
@@ -204,8 +273,8 @@ def _count_unmoved(known: History, conversation: Conversation, text: str, num_sh
     return 0
 
 
-def _match(marked: str | None, sentinel: str, text: str) -> tuple[dict[int, Span], bool]:
-    """Return the places of marked messages in a text, and whether none is missing.
+def _match(marked: str | None, sentinel: str, text: str) -> tuple[dict[int, MessageSpan], bool]:
+    """Return where marked messages stand in a text, and whether none is missing.
 
     They count where the text without marks has a common start or end with the other.
     """
@@ -215,7 +284,7 @@ def _match(marked: str | None, sentinel: str, text: str) -> tuple[dict[int, Span
     prefix_end = common_prefix(rendered, text)
     suffix_start = len(rendered) - common_suffix(rendered, text)
     moved = len(text) - len(rendered)
-    placed: dict[int, Span] = {}
+    located: dict[int, MessageSpan] = {}
     limit = len(text)
     for i in sorted(spans, reverse=True):
         span = spans[i]
@@ -227,11 +296,11 @@ def _match(marked: str | None, sentinel: str, text: str) -> tuple[dict[int, Span
             start = _search(rendered, span, text, limit)
         if start >= 0:
             limit = start
-            placed[i] = Span(start, start + span.end - span.start)
-    return placed, len(placed) == len(spans)
+            located[i] = MessageSpan(start, start + span.end - span.start)
+    return located, len(located) == len(spans)
 
 
-def _search(rendered: str, span: Span, text: str, limit: int) -> int:
+def _search(rendered: str, span: MessageSpan, text: str, limit: int) -> int:
     """Return where a span of one text, mostly with what is right before it, is in the other; or -1.
 
     Looked for right before `limit`, where the next message begins: templates that number their
@@ -246,10 +315,82 @@ def _search(rendered: str, span: Span, text: str, limit: int) -> int:
     return text.rfind(rendered[span.start : span.end], floor, limit) if length >= before else -1
 
 
-def _has_same_head(one: Conversation, other: Conversation, num_head: int) -> bool:
-    return (
-        count_head(one.messages) == num_head
-        and one.messages[:num_head] == other.messages[:num_head]
-        and one.tools == other.tools
-        and one.documents == other.documents
-    )
+def _pair(messages: list[Message], index: int) -> Pair:
+    message = messages[index]
+    has_calls = "tool_calls" in message
+    if index + 1 == len(messages):
+        return message["role"], has_calls, "generation", False
+    following = messages[index + 1]
+    return message["role"], has_calls, following["role"], "tool_calls" in following
+
+
+def _exact_end(frame: Frame, text: str, gap: Gap) -> int:
+    """Return the end of the first message if all known of the gap is like this; or -1."""
+    if gap.low is None or gap.high is None or frame.trailer is None or frame.header is None:
+        return _likely_end(frame, text, gap)
+    is_same = text[gap.low : gap.high] == frame.trailer + frame.header
+    return gap.low + len(frame.trailer) if is_same else -1
+
+
+def _likely_end(frame: Frame, text: str, gap: Gap) -> int:
+    """Return the end of the first message if one side of the gap is like this; or -1."""
+    low, high = gap.low, gap.high
+    if high is not None and frame.header is not None:
+        end = high - len(frame.header)
+        if end >= (low or 0) and text.startswith(frame.header, end):
+            return end
+    if low is not None and frame.trailer is not None:
+        end = low + len(frame.trailer)
+        if (high is None or end <= high) and text.startswith(frame.trailer, low):
+            return end
+    return -1
+
+
+def _possible_gaps(
+    conversation: Conversation, index: int, text: str, spans: Mapping[int, MessageSpan]
+) -> Iterator[Gap]:
+    """Yield the gap after a message with, and without, the white space around both texts.
+
+    Whether that is written, or trimmed, or escaped is up to the template.
+    """
+    messages = conversation.messages
+    lows: list[int | None] = [spans[index].end if index in spans else None]
+    if lows[0] is not None:
+        space = _space_around(messages[index])[1]
+        for written in (space, json.dumps(space)[1:-1]):
+            if written and text.startswith(written, spans[index].end):
+                lows.insert(0, spans[index].end + len(written))
+    highs: list[int | None] = [len(text) if index + 1 == len(messages) else None]
+    if index + 1 in spans:
+        highs = [spans[index + 1].start]
+        space = _space_around(messages[index + 1])[0]
+        for written in (space, json.dumps(space)[1:-1]):
+            if written and text.endswith(written, 0, spans[index + 1].start):
+                highs.insert(0, spans[index + 1].start - len(written))
+    for low in lows:
+        for high in highs:
+            yield Gap(low, high)
+
+
+def _space_around(message: Message) -> tuple[str, str]:
+    """Return the white space around the text of a message."""
+    texts = [text for key in MARKED_FIELDS if (text := message.get(key, "")).strip()]
+    if not texts:
+        return "", ""
+    first, last = texts[0], texts[-1]
+    return first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
+
+
+def _shared_end(trailers: list[str]) -> str:
+    """Return how all trailers end, if that is enough to be recognised by."""
+    return _shared_start([trailer[::-1] for trailer in trailers])[::-1]
+
+
+def _shared_start(headers: list[str]) -> str:
+    """Return how all headers begin, if that is enough to be recognised by."""
+    if len(headers) < 2:
+        return ""
+    start = headers[0]
+    for header in headers[1:]:
+        start = start[: common_prefix(start, header)]
+    return start if len(start) >= MIN_START_CHARS else ""

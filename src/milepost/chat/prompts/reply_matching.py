@@ -21,8 +21,7 @@ from typing import Literal
 
 from milepost.chat.conversation.control_texts import ControlTexts
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.message_spans import Span
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt, TokenSpan
+from milepost.chat.conversation.rendered_prompt import MessageSpan, RenderedPrompt, TokenSpan
 from milepost.chat.reply_memory.reply_meaning import (
     ReplyMeaning,
     history_keys_of,
@@ -102,7 +101,7 @@ class PromptOutline:
 
     conversation: Conversation
     prompt: RenderedPrompt
-    spans: Mapping[int, Span]
+    spans: Mapping[int, MessageSpan]
     ends: tuple[int, ...]  # of each message; -1 where not known
     trailer: str | None  # what the template writes after a reply; None: not known
 

@@ -21,8 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from milepost.chat.conversation.control_texts import ControlTexts, Run
-from milepost.chat.conversation.message_spans import common_prefix
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt, first_difference
+from milepost.chat.conversation.rendered_prompt import (
+    RenderedPrompt,
+    common_prefix,
+    first_difference,
+)
 from milepost.chat.vocab import Vocab
 from milepost.lru import LruCache
 

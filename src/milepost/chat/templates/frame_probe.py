@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.message_spans import (
+from milepost.chat.conversation.conversation import Conversation, take_messages
+from milepost.chat.conversation.rendered_prompt import (
     MARKED_FIELDS,
     common_prefix,
     mark_messages,
     take_marks_out,
-    take_messages,
 )
 from milepost.chat.conversation.sentinels import choose_sentinel
 from milepost.chat.formats.probe_texts import Probe

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.message_spans import common_prefix
+from milepost.chat.conversation.rendered_prompt import common_prefix
 from milepost.chat.formats.probe_texts import (
     ANSWER,
     LATER_ANSWER,

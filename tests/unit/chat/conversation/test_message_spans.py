@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.chat.conversation.conversation import make_conversation
-from milepost.chat.conversation.message_spans import (
-    Span,
+from milepost.chat.conversation.conversation import make_conversation, take_messages
+from milepost.chat.conversation.rendered_prompt import (
+    MessageSpan,
     common_prefix,
     common_suffix,
     mark_messages,
     take_marks_out,
-    take_messages,
 )
 from milepost.chat.conversation.sentinels import FIRST_SENTINEL
 
@@ -27,7 +26,7 @@ def test_spans_are_those_of_the_texts_without_white_space() -> None:
     rendered = "".join(f"<{message['content']}>" for message in marked.messages)
     text, spans = take_marks_out(rendered, SENTINEL)
     assert text == "< one\n><><three>"
-    assert spans == {0: Span(2, 5), 2: Span(10, 15)}
+    assert spans == {0: MessageSpan(2, 5), 2: MessageSpan(10, 15)}
 
 
 def test_reasoning_and_content_are_one_span() -> None:
@@ -37,21 +36,24 @@ def test_reasoning_and_content_are_one_span() -> None:
         f"{marked['reasoning_content']}</think>{marked['content']}", SENTINEL
     )
     assert text == "as</think>so"
-    assert spans == {0: Span(0, 12)}
+    assert spans == {0: MessageSpan(0, 12)}
 
 
 def test_only_later_messages_are_marked() -> None:
     conversation = make_conversation(messages_of("one", "two"))
     marked = mark_messages(conversation, SENTINEL, 1)
     assert marked.messages[0] == conversation.messages[0]
-    assert take_marks_out(marked.messages[1]["content"], SENTINEL) == ("two", {1: Span(0, 3)})
+    assert take_marks_out(marked.messages[1]["content"], SENTINEL) == (
+        "two",
+        {1: MessageSpan(0, 3)},
+    )
 
 
 def test_a_message_put_behind_others_is_left_out() -> None:
     marked = mark_messages(make_conversation(messages_of("system", "one", "two")), SENTINEL)
     contents = [message["content"] for message in marked.messages]
     _, spans = take_marks_out(contents[1] + contents[2] + contents[0], SENTINEL)
-    assert spans == {1: Span(0, 3), 2: Span(3, 6)}
+    assert spans == {1: MessageSpan(0, 3), 2: MessageSpan(3, 6)}
 
 
 def test_taken_messages_keep_the_text_of_their_arguments() -> None:

@@ -9,7 +9,7 @@ import pytest
 from milepost.api.openai.messages import parse_conversation
 from milepost.chat.conversation.control_texts import ControlTexts, unmark
 from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.message_spans import Span, mark_messages, take_marks_out
+from milepost.chat.conversation.rendered_prompt import MessageSpan, mark_messages, take_marks_out
 from milepost.chat.conversation.sentinels import (
     DIGITS,
     FIRST_SENTINEL,
@@ -82,7 +82,7 @@ def test_the_three_kinds_of_sentinels_do_not_meet() -> None:
     prompt = unmark(render(guarded), mark)
     rendered, spans = take_marks_out(prompt.text, sentinel)
     assert rendered == render(conversation)
-    assert spans == {0: Span(0, len(rendered))}
+    assert spans == {0: MessageSpan(0, len(rendered))}
     assert len(prompt.marks) == 1
     assert list(find_markers(rendered, conversation.sentinel)) == [Marker(0, 0)]
 

@@ -10,8 +10,7 @@ from tests.unit.chat.families import CHATML_TOOLS, INST_ALTERNATING, NO_SYSTEM, 
 
 from milepost.api.openai.messages import parse_conversation
 from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.message_spans import common_prefix
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, common_prefix
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries, TextBoundary
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.chat.templates.template_set import TemplateSet

@@ -15,8 +15,7 @@ from tests.fakes.vocab import FakeVocab
 from tests.published import TEMPLATE_PATHS, TRACE_FOLDER, TRACE_PATHS
 
 from milepost.chat.conversation.conversation import Conversation, make_conversation
-from milepost.chat.conversation.message_spans import common_prefix
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, common_prefix
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
 from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
