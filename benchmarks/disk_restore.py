@@ -40,8 +40,9 @@ from benchmarks.report import (
     read_page_cache,
 )
 from benchmarks.streaming import read_stream
-from benchmarks.workloads.long_conversation import Message, make_body, make_conversation
+from benchmarks.workloads.long_conversation import make_body, make_conversation
 from milepost.bench.servers import ServedModel, ServerProcess, make_milepost, make_upstream
+from milepost.traces.trace import Message
 
 CTX_SIZE = 40960
 PARALLEL = 1

@@ -62,9 +62,9 @@ def count_files(folder: Path) -> list[Row]:
     """Return what lies below a folder, and what of it is information."""
     lengths = [path.stat().st_size for path in folder.rglob("blobs/*/*")]
     payloads, num_tokens = 0, 0
-    for num_bytes, tokens in _read_indices(folder):
+    for num_bytes, length in _read_indices(folder):
         payloads += num_bytes
-        num_tokens += tokens
+        num_tokens += length
     files = Row("files", "MB", (sum(lengths) / 1e6,))
     states = Row("states and cells in them", "MB", (payloads / 1e6,))
     tokens = Row("tokens of all histories, once", "MB", (num_tokens * TOKEN_BYTES / 1e6,))

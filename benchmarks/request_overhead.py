@@ -204,7 +204,8 @@ class Bench:
         started = time.perf_counter()
         while not self._connection.inbox:
             num_sent += self._ours.send(frame[num_sent : num_sent + PIECE_BYTES])
-            self._connection.inbox += reader.feed(self._theirs.recv(PIECE_BYTES))
+            received = reader.feed(self._theirs.recv(PIECE_BYTES))
+            self._connection.inbox += (each for each in received if isinstance(each, Generate))
         return time.perf_counter() - started
 
     def _compute(self) -> tuple[float, float, float, float]:

@@ -99,7 +99,7 @@ def measure_turns(services: Services, conversation: list[Message], repeats: int)
             TurnTimes(
                 1000 * rendering.first_s,
                 1000 * (elapsed_s - rendering.first_s),
-                len(prompt.tokens),
+                prompt.input.num_tokens,
                 prompt.replies.counts.exact,
             )
         )

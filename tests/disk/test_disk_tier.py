@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ BYTES_PER_TOKEN = 8
 class Run:
     """One run of a program: a cache, and the disk below it."""
 
-    def __init__(self, root: Path, kind: MemoryKind = "hybrid", **limits: int) -> None:
+    def __init__(self, root: Path, kind: MemoryKind = "hybrid", **limits: Any) -> None:
         ram = CacheLimits(budget_bytes=limits.pop("ram_bytes", 1 << 20))
         self.store = open_store(root, **limits)
         self.cache = PrefixCache(CacheTraits.of_kind(kind), ram)

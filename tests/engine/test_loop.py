@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,8 +108,11 @@ class Bench:
         return [
             message
             for message in self.connection.sent
-            if isinstance(message, kind) and message.request_id == request_id  # type: ignore[attr-defined]
+            if isinstance(message, kind) and getattr(message, "request_id", None) == request_id
         ]
+
+    def has_ended(self, request_id: int, times: int) -> bool:
+        return len(self.reasons(request_id)) == times
 
     def reasons(self, request_id: int) -> list[str]:
         return [message.reason for message in self.messages(Finished, request_id)]
@@ -234,7 +238,7 @@ def test_an_abort_that_was_not_meant_changes_no_answer(
         bench.step(2)
         if number == 2:
             bench.context.errors = [DecodeAborted("aborted")]
-        bench.step_until(lambda number=number: len(bench.reasons(5)) == number)
+        bench.step_until(partial(bench.has_ended, 5, number))
         texts.append("".join(delta.text for delta in bench.messages(Delta, 5)))
         bench.connection.sent = [m for m in bench.connection.sent if not isinstance(m, Delta)]
     assert texts[0] == texts[1]
@@ -257,7 +261,7 @@ def test_a_finished_choice_frees_its_samplers_at_once(bench: Bench) -> None:
 def test_prompt_tokens_are_counted_once_and_sampled_ones_apart(bench: Bench) -> None:
     for number in (1, 2):
         bench.send(generate(5, 40, max_tokens=6))
-        bench.step_until(lambda number=number: len(bench.reasons(5)) == number)
+        bench.step_until(partial(bench.has_ended, 5, number))
     counters = bench.status().counters
     assert counters.num_prompt_tokens == 80
     assert counters.num_cached_tokens == 40  # the second prompt is known as a whole

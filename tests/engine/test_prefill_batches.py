@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests import models
@@ -49,7 +50,7 @@ def make_conversation(num_messages: int) -> Conversation:
     ]
 
 
-def ask(engine: WatchedEngine, conversation: Conversation, **fields: bool) -> tuple[int, int]:
+def ask(engine: WatchedEngine, conversation: Conversation, **fields: Any) -> tuple[int, int]:
     """Send a conversation and check its prefill; return its tokens and how many were reused."""
     prompt = encode(conversation, keeps_prompt_end=True)
     number = engine.send(**prompt.fields, max_tokens=1, **fields)

@@ -22,7 +22,7 @@ NUM_REQUESTS = in_soak(400, 100)
 def test_requests_whose_cells_do_not_fit_together_all_finish(
     small_context: RunningEngine, fresh_engines: Engines
 ) -> None:
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"tokens": prompt_tokens(90, seed=70 + i), "max_tokens": 60, "num_logprobs": 10}
         for i in range(4)
     ]

@@ -316,8 +316,7 @@ def test_a_killed_engine_fails_what_waits_and_comes_back(model: Path) -> None:
         engine.run(kill_while_streaming(engine))
         assert engine.client.state in ("ready", "restarting")
         with contextlib.suppress(Unavailable):
-            while engine.client.state != "ready":
-                engine.run(asyncio.sleep(0.02))
+            wait_until_ready(engine)
         assert engine.ask(prompt_tokens(10), max_tokens=3).reason == "limit"
         assert engine.counters().num_requests == 1
         assert engine.is_idle
@@ -355,8 +354,7 @@ def test_a_model_file_that_vanishes_is_tried_again_until_it_is_back(
         with pytest.raises(Unavailable, match="being started again"):
             engine.client.generate(*spec([70]))
         (tmp_path / "elsewhere.gguf").rename(path)
-        while engine.client.state != "ready":
-            engine.run(asyncio.sleep(0.02))
+        wait_until_ready(engine)
         assert engine.ask([70], max_tokens=1).reason == "limit"
 
 
@@ -375,3 +373,9 @@ def test_a_model_that_cannot_be_loaded_fails_for_good(tmp_path: Path) -> None:
         await supervisor.stop()
 
     asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+
+
+def wait_until_ready(engine: RunningEngine) -> None:
+    """Wait until the engine has loaded its model, again."""
+    while engine.client.state != "ready":
+        engine.run(asyncio.sleep(0.02))

@@ -126,7 +126,8 @@ class Asked:
     @property
     def tokens(self) -> list[int]:
         """The tokens of the prompt."""
-        return decode_tokens(self.prompt.tokens).tolist()
+        tokens: list[int] = decode_tokens(self.prompt.tokens).tolist()
+        return tokens
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.prompt if name in PromptInput.__struct_fields__ else self.params, name)

@@ -188,9 +188,10 @@ def test_a_user_cannot_write_an_image(seeing: Seeing) -> None:
 
 
 def test_streams_carry_the_usage_with_images(seeing: Seeing) -> None:
+    messages: Any = [user(image("red"), text("a"))]
     stream = seeing.client.chat.completions.create(
         model="",
-        messages=[user(image("red"), text("a"))],  # type: ignore[list-item]
+        messages=messages,
         max_tokens=3,
         stream=True,
         stream_options={"include_usage": True},

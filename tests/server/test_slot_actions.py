@@ -53,7 +53,7 @@ def act(server: RunningServer, action: str, slot: int, name: str = "one.bin") ->
 def find_slot(server: RunningServer) -> int:
     """Return the slot that holds something."""
     slots = server.http.get("/slots").json()
-    return next(slot["id"] for slot in slots if slot["n_tokens"])
+    return next(int(slot["id"]) for slot in slots if slot["n_tokens"])
 
 
 def test_a_saved_slot_goes_on_after_a_restart(

@@ -83,7 +83,8 @@ def test_a_named_tool_is_called_behind_reasoning(client: openai.OpenAI) -> None:
     choice = completion.choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
-    (call,) = choice.message.tool_calls or ()
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
     assert isinstance(call.function.parsed_arguments, Find)
 
 
@@ -91,7 +92,8 @@ def test_a_forced_call_is_streamed(client: openai.OpenAI) -> None:
     fields = options(tools=TOOLS, tool_choice=NAMED, parallel_tool_calls=False)
     with client.chat.completions.stream(**fields) as stream:
         final = stream.get_final_completion()
-    (call,) = final.choices[0].message.tool_calls or ()
+    assert final.choices[0].message.tool_calls is not None
+    (call,) = final.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, Find)
 
 
@@ -135,13 +137,14 @@ def test_smollm2_takes_two_steps_with_a_tool(
     server = start_server(smollm2_path, *flags)
     messages: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
     fields: dict[str, Any] = {"model": "", "temperature": 0, "tools": [WEATHER]}
-    named = {"type": "function", "function": {"name": "get_weather"}}
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         first = client.chat.completions.create(
             messages=messages, tool_choice=named, parallel_tool_calls=False, **fields
         )
         message = first.choices[0].message
-        (call,) = message.tool_calls or ()
+        assert message.tool_calls is not None
+        (call,) = message.tool_calls
         arguments = json.loads(call.function.arguments)
         messages += [
             message.model_dump(exclude_none=True),

@@ -7,8 +7,9 @@ from base64 import b64decode
 from pathlib import Path
 
 import pytest
-from benchmarks.workloads.agent_day import draw_screenshot, make_agent_day
+from benchmarks.workloads.agent_day import make_agent_day
 from benchmarks.workloads.material import Material
+from benchmarks.workloads.pictures import draw_screenshot
 
 from milepost.traces.trace import Trace, TraceRequest, read_trace, write_trace
 

@@ -82,11 +82,14 @@ def test_clearing_takes_everything_out() -> None:
 def test_threads_may_share_one() -> None:
     cache = by_length(200, max_items=30)
 
+    def put(key: str) -> None:
+        cache.put(key, key * 9)
+
     def use(seed: int) -> None:
         rng = random.Random(seed)
         for _ in range(3000):
             key = str(rng.randrange(50))
-            rng.choice([cache.get, cache.pop, lambda key: cache.put(key, key * 9)])(key)
+            rng.choice([cache.get, cache.pop, put])(key)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(use, range(4)))

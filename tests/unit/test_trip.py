@@ -60,4 +60,4 @@ def watched_modules() -> Iterator[set[str]]:
         yield passed
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from tests.fakes.engine import delta, finished
+from tests.fakes.engine import Step, delta, finished
 from tests.unit.api.conftest import Api
 from tests.unit.api.events import read_events
 from tests.unit.chat.reply_samples import make_tool
@@ -36,7 +36,7 @@ def ask(api: Api, text: str, *, reason: str = "eos", **fields: Any) -> Any:
 
 def stream(api: Api, *texts: str, reason: str = "eos", **fields: Any) -> list[Any]:
     """Return the choices of all chunks that come with the texts."""
-    steps = (*map(delta, texts), finished(reason))
+    steps: list[Step] = [*map(delta, texts), finished(reason)]
     events = read_events(api.chat(*steps, stream=True, **{"tools": TOOLS, **fields}))
     for event in events[:-1]:
         ChatCompletionChunk.model_validate(event, strict=True)

@@ -72,8 +72,12 @@ def test_the_same_image_is_not_decoded_again_but_can_be(api: Api) -> None:
     assert second.media == first.media
     assert second.media_contents.held == {}
     key = first.media[0].key
-    assert second.media_contents.read is not None
-    assert asyncio.run(second.media_contents.read(key)) == first.media_contents.held[key]
+
+    async def read() -> bytes:
+        assert second.media_contents.read is not None
+        return await second.media_contents.read(key)
+
+    assert asyncio.run(read()) == first.media_contents.held[key]
 
 
 def test_a_clear_forgets_what_images_stand_for(api: Api) -> None:

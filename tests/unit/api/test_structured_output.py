@@ -26,7 +26,8 @@ def tool(name: str = "read", **function: Any) -> dict[str, Any]:
 def constraint_of(api: Api, **fields: Any) -> str:
     response = api.chat(delta("x"), finished(), **fields)
     assert response.status_code == 200, response.text
-    return api.engine.specs[-1].constraint
+    constraint: str = api.engine.specs[-1].constraint
+    return constraint
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,8 @@ OPEN_TEMPLATE_END = "{%- if add_generation_prompt -%}{{ '<think>\\n' }}{%- endif
 def limit_of(api: Api, **fields: Any) -> ReasoningLimit | None:
     response = api.chat(delta("x"), finished(), **fields)
     assert response.status_code == 200, response.text
-    return api.engine.specs[-1].reasoning
+    limit: ReasoningLimit | None = api.engine.specs[-1].reasoning
+    return limit
 
 
 def with_chat(api: Api, **changes: Any) -> Settings:

@@ -33,7 +33,7 @@ def make_request(number: int, prefilled: int, ttft_s: float = 0.5) -> RequestMea
 
 def make_measure(server: str, *prefilled: int, trace: str = "day", **more: Any) -> TraceMeasure:
     requests = tuple(make_request(number, count) for number, count in enumerate(prefilled))
-    fields = {"variant": "day", "took_s": 2.0} | more
+    fields: dict[str, Any] = {"variant": "day", "took_s": 2.0} | more
     return TraceMeasure(trace=trace, server=server, requests=requests, **fields)
 
 

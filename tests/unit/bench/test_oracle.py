@@ -9,11 +9,11 @@ import pytest
 
 from milepost.bench.oracle import (
     Oracle,
-    Tokens,
     count_needed,
     count_prefilled_twice,
     shared_length,
 )
+from milepost.client.media_tokens import Tokens
 
 
 def tokens(text: str) -> Tokens:
@@ -57,7 +57,7 @@ def test_what_was_decoded_counts() -> None:
 
 def test_the_longest_prefix_is_that_of_a_search_in_all_sequences() -> None:
     rng = random.Random(1)
-    oracle, seen = Oracle(), []
+    oracle, seen = Oracle(), list[str]()
     for _ in range(300):
         text = "".join(rng.choice("ab") for _ in range(rng.randrange(12)))
         expected = max((n for n in range(len(text) + 1) if text[:n] in prefixes(seen)), default=0)

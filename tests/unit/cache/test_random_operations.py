@@ -10,7 +10,9 @@ import pytest
 from tests.oracles.prefix_oracle import Prefix, PrefixOracle
 
 from milepost.cache import CacheLimits, CacheTraits, Match, PrefixCache
+from milepost.cache.checkpoint import Checkpoint, CheckpointKind
 from milepost.cache.match import MAX_STORED
+from milepost.cache.segment import Segment
 from milepost.kinds import MemoryKind
 
 KINDS: tuple[MemoryKind, ...] = ("full", "window", "recurrent", "hybrid")
@@ -64,7 +66,8 @@ class Walk:
             self.oracle.add_segment(tokens, start)
 
     def add_checkpoint(self, tokens: Prefix, now_s: float) -> None:
-        kind = self.random.choice(("message_end", "system_end"))
+        kinds: tuple[CheckpointKind, ...] = ("message_end", "system_end")
+        kind = self.random.choice(kinds)
         self.cache.add_checkpoint(as_array(tokens), as_array(tokens).tobytes(), kind, now_s)
         self.oracle.add_checkpoint(tokens)
 
@@ -95,6 +98,12 @@ def expected_positions(oracle: PrefixOracle, prompt: Prefix, traits: CacheTraits
     return [pos for pos in positions if pos <= saved or not traits.has_segments][:MAX_STORED]
 
 
+def held_tokens(stored: Segment | Checkpoint) -> np.ndarray:
+    """Return what lies in memory: here the tokens, int32 of shape (n,)."""
+    assert stored.data is not None
+    return np.frombuffer(stored.data, np.int32)
+
+
 def check_contents(match: Match, prompt: Prefix, traits: CacheTraits) -> None:
     """Check that what is loaded for a position are the cells and the state of these tokens."""
     for state in match.stored:
@@ -103,7 +112,7 @@ def check_contents(match: Match, prompt: Prefix, traits: CacheTraits) -> None:
             assert [part.start for part in state.parts] == [0, *ends[:-1]]
             assert ends[-1] == state.pos
             cells = [
-                np.frombuffer(part.segment.data, np.int32)[
+                held_tokens(part.segment)[
                     part.start - part.segment.start : part.end - part.segment.start
                 ]
                 for part in state.parts
@@ -111,7 +120,7 @@ def check_contents(match: Match, prompt: Prefix, traits: CacheTraits) -> None:
             assert np.concatenate(cells).tolist() == list(prompt[: state.pos])
         if traits.has_states:
             assert state.checkpoint is not None
-            held = np.frombuffer(state.checkpoint.data, np.int32)
+            held = held_tokens(state.checkpoint)
             assert held.tolist() == list(prompt[: state.pos])
 
 

@@ -87,7 +87,8 @@ class Walker:
 
     def walk(self, seed: int, *, num_tokens: int = 1200) -> str | None:
         """Return a random reply that ended, None for one that did not."""
-        matcher, rng, tokens = self._first.deep_copy(), random.Random(seed), []
+        matcher, rng = self._first.deep_copy(), random.Random(seed)
+        tokens: list[int] = []
         mask = np.zeros((len(self.table.tokens) + 31) // 32, np.uint32)
         for _ in range(num_tokens):
             if matcher.is_accepting() and (matcher.is_stopped() or rng.random() < 0.3):

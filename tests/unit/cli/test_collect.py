@@ -52,7 +52,7 @@ def test_no_flag_and_no_variable_is_given_to_two_settings() -> None:
 def test_every_default_passes_through_its_own_parser() -> None:
     for entry in all_entries():
         if isinstance(entry.default, int | float) and not entry.flag.kind:
-            given = {entry.key: str(entry.default).lower()}
+            given: dict[str, Any] = {entry.key: str(entry.default).lower()}
             if entry.is_switch:
                 given = {entry.key: entry.default}
             collect_settings(given, {})

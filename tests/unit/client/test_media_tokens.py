@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from milepost.bench.oracle import shared_length
@@ -12,7 +14,7 @@ BLUE = {"type": "image_url", "image_url": {"url": "data:,blue"}}
 
 
 def test_images_are_found_in_their_order() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "text"},
         {"role": "user", "content": [RED, {"type": "text", "text": "a"}, BLUE]},
         {"role": "assistant", "content": None},

@@ -17,6 +17,7 @@ from milepost.engine.cache_report import (
     count_twice,
     find_message,
 )
+from milepost.kinds import BoundaryKind
 from milepost.protocol.cache import CacheReason
 from milepost.protocol.messages import Boundary, Generate
 
@@ -38,7 +39,7 @@ def render(messages: list[Message]) -> tuple[np.ndarray, tuple[Boundary, ...]]:
     boundaries = []
     for index, (role, content) in enumerate(messages):
         tokens += [HEAD, ROLES[role], *content, END]
-        kind = "message_end" if index < len(messages) - 1 else "prompt_end"
+        kind: BoundaryKind = "message_end" if index < len(messages) - 1 else "prompt_end"
         boundaries.append(Boundary(len(tokens), kind, index, role))
         if role == "system":  # all conversations share the head of the next message
             boundaries.append(Boundary(len(tokens) + 2, "system_end", index, role))

@@ -23,11 +23,12 @@ from milepost.protocol.messages import (
     GetStatus,
     LoadProgress,
     MediaData,
+    Message,
     Shutdown,
 )
 from milepost.protocol.sampling import SamplingParams
 
-MESSAGES = (
+MESSAGES: tuple[Message, ...] = (
     make_generate(7, [1], sampling=SamplingParams(seed=3), stop=("é",)),
     Cancel(request_id=7),
     GetStatus(status_id=1),
@@ -57,7 +58,8 @@ def test_random_cuts_of_a_long_stream() -> None:
         Delta(request_id=i, text="x" * randoms.randint(0, 300), tokens=(i,)) for i in range(200)
     ]
     stream = b"".join(map(encode_frame, sent))
-    reader, received, start = engine_reader(), [], 0
+    reader, start = engine_reader(), 0
+    received: list[Message] = []
     while start < len(stream):
         end = start + randoms.randint(1, 2000)
         received += reader.feed(stream[start:end])

@@ -12,20 +12,25 @@ import pytest
 from tests.published import TRACE_PATHS
 
 from milepost.errors import BenchmarkFailed
-from milepost.traces.trace import Trace, TraceLine, read_trace, write_trace
+from milepost.traces.trace import Message, Trace, TraceLine, read_trace, write_trace
 
 SYSTEM = {"role": "system", "content": "You help."}
 QUESTION = {"role": "user", "content": "What is in a.txt?"}
-CALL = {"role": "assistant", "content": "", "reasoning_content": "I read it.", "tool_calls": []}
+CALL: Message = {"role": "assistant", "content": "", "tool_calls": []}
+CALL["reasoning_content"] = "I read it."
 OUTPUT = {"role": "tool", "content": "one\ntwo", "tool_call_id": "1"}
 ANSWER = {"role": "assistant", "content": "Two lines."}
-THREAD = [SYSTEM, QUESTION, CALL, OUTPUT, ANSWER]
-SIDE = [{"role": "user", "content": "By the way."}, {"role": "assistant", "content": "Yes?"}]
+THREAD: list[Message] = [SYSTEM, QUESTION, CALL, OUTPUT, ANSWER]
+SIDE: list[Message] = [
+    {"role": "user", "content": "By the way."},
+    {"role": "assistant", "content": "Yes?"},
+]
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("read", "write")]
 
 
 def make_line(**fields: Any) -> TraceLine:
-    return TraceLine(**{"id": 0, "session": "s", "kind": "k", "t": 0, "reply": 4} | fields)
+    usual: dict[str, Any] = {"id": 0, "session": "s", "kind": "k", "t": 0, "reply": 4}
+    return TraceLine(**usual | fields)
 
 
 def make_trace(*lines: TraceLine) -> Trace:

@@ -100,7 +100,7 @@ def test_events_come_in_order_until_the_last_choice_is_finished() -> None:
     async def test() -> None:
         client, _ = ready_client()
         async with client.generate(*spec(num_choices=2)) as generation:
-            events = [
+            events: list[Delta | Finished] = [
                 delta(generation.request_id, "a"),
                 finished(generation.request_id, choice=1),
                 delta(generation.request_id, "b"),

@@ -35,7 +35,7 @@ def make_request(field: str, text: str) -> tuple[list[dict[str, Any]], list[dict
     function = {"name": "read", "arguments": {"path": texts["argument"]}}
     call = {"id": "abcdefghi", "type": "function", "function": function}
     reply = {"role": "assistant", "content": texts["content"]}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": texts["system"]},
         {"role": "user", "content": texts["user"]},
         {**reply, "reasoning_content": texts["reasoning"], "tool_calls": [call]},

@@ -42,7 +42,7 @@ ENDS = re.compile(
     r"<\|(im_end|eot_id|eot|end|return|call|eom_id|end_of_text|endoftext)\|>|</s>"
     r"|<end_of_turn>|<｜end▁of▁sentence｜>|<\|END_OF_TURN_TOKEN\|>|<\|end_of_turn\|>|<SPECIAL_12>|<turn\|>|<\|tool_response>"
 )
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {

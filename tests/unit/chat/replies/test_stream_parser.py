@@ -123,7 +123,7 @@ def is_beginning(part: list[ReplyEvent], whole: list[ReplyEvent]) -> bool:
         return (
             type(last) is type(other)
             and getattr(last, "index", 0) == getattr(other, "index", 0)
-            and other.text.startswith(last.text)  # type: ignore[union-attr]
+            and other.text.startswith(last.text)
         )
     return last == other
 

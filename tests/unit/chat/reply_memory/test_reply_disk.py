@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.unit.chat.reply_memory.test_reply_store import reply
 
-from milepost.chat.reply_memory.reply_disk import FILE_NAME, MAX_BYTES, ReplyDisk
-from milepost.chat.reply_memory.reply_store import KeptReply, ReplyStore
+from milepost.chat.reply_memory.reply_disk import FILE_NAME, ReplyDisk
+from milepost.chat.reply_memory.reply_store import MAX_BYTES, KeptReply, ReplyStore
 
 ONE = reply("one", b"1", reasoning="why é \ud800", ids=("é", ""), tokens=array("i", [1, 70_000, 2]))
 TWO = reply("two", b"2")
