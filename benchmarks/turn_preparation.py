@@ -105,7 +105,7 @@ def measure_turns(services: Services, conversation: list[Message], repeats: int)
         )
         text = f"Step {number} is done, and the files of the next one were read."
         reply = sample_by_characters(services, text)
-        keeper.keep(prompt.reply, reply, lambda _: False)
+        keeper.keep_reply(prompt.reply, reply, lambda _: False)
         conversation.append({"role": "assistant", "content": "".join(reply.texts)})
         conversation.append({"role": "user", "content": f"Go on with step {number + 1}."})
     return times[NUM_WARM_UPS:]
