@@ -14,6 +14,8 @@ from milepost.cache.disk.blob_files import OnStep
 from milepost.cache.disk.fingerprint import FileIdentity, Fingerprint, RopeSettings
 from milepost.cache.disk.limits import DiskClock, DiskLimits
 from milepost.cache.disk.store import DiskStore
+from milepost.cache.disk.stored_forest import StoredForest
+from milepost.cache.disk.watch import Changes
 from milepost.cache.disk.writer import Completion
 from milepost.cache.tree import Tokens
 
@@ -84,3 +86,12 @@ def finish(store: DiskStore) -> list[Completion]:
 def blob_paths(store: DiskStore) -> list[Path]:
     """Return the finished files of a store."""
     return sorted(path for path in (store.folder / "blobs").rglob("*") if len(path.name) == 16)
+
+
+def refresh(store: DiskStore) -> Changes:
+    """Return what other processes stored and removed since the last call."""
+    store.look_around()
+    store.flush(TIMEOUT_S)
+    found = store.take_changes()
+    removed = [blob_id for changes in found for blob_id in changes.removed]
+    return Changes(found[-1].added if found else StoredForest.of_nothing(), removed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ class Run:
         self.cache.settle_writes(0.0)
         assert self.store.flush(TIMEOUT_S)
         self.cache.check_invariants()
+
+    def look_around(self) -> None:
+        """Learn what other runs have stored meanwhile."""
+        self.store.look_around()
+        self.settle()
 
     def restore(self, tokens: np.ndarray) -> int:
         """Return the deepest position that can be restored, its bytes checked; 0: none."""
@@ -412,3 +418,123 @@ def test_the_states_around_the_last_image_are_kept(tmp_path: Path) -> None:
     chosen = [held.pos for held in choose_saved(run.cache.find_path(tokens))]
     run.close()
     assert chosen == [500, 600, 800, 900]
+
+
+@pytest.fixture
+def pair(tmp_path: Path, kind: MemoryKind) -> Iterator[tuple[Run, Run]]:
+    """Two runs at the same time on one folder."""
+    both = Run(tmp_path, kind), Run(tmp_path, kind)
+    yield both
+    for run in both:
+        run.close()
+
+
+def test_what_another_stores_is_restored_while_both_run(pair: tuple[Run, Run]) -> None:
+    ours, theirs = pair
+    tokens = history(300)
+    side = branch(tokens, 200, 50)
+    theirs.compute(tokens[:200], "system_end")
+    theirs.compute(tokens)
+    theirs.save(tokens, num_prompt_tokens=300)
+    assert ours.cache.known_until(tokens) == 0
+    ours.look_around()
+    assert ours.cache.num_bytes == 0
+    assert ours.restore(tokens) == 300
+    theirs.compute(side)
+    theirs.save(side)
+    ours.look_around()
+    assert ours.restore(side) == 250
+    assert ours.restore(tokens) == 300
+    if ours.cache.traits.has_states:
+        assert ours.cache.read_logits(tokens) == logits_of(tokens)
+
+
+def test_what_both_have_is_written_once(pair: tuple[Run, Run]) -> None:
+    ours, theirs = pair
+    tokens = history(300)
+    for run in pair:
+        run.compute(tokens)
+    theirs.save(tokens)
+    ours.look_around()
+    ours.save(tokens)
+    status = ours.store.statistics().writer
+    assert (status.num_written, status.num_known) == (0, 0)
+    assert theirs.restore(tokens) == ours.restore(tokens) == 300
+
+
+def test_what_goes_on_from_cells_in_memory_waits_until_those_are_written(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    ours, theirs, tokens = Run(tmp_path), Run(tmp_path), history(300)
+    runs += [ours, theirs]
+    ours.compute(tokens[:120])
+    for end in (100, 300):
+        theirs.compute(tokens[:end])
+    theirs.save(tokens)
+    ours.look_around()
+    assert ours.restore(tokens) == 120
+    ours.save(tokens[:120])
+    ours.settle()
+    assert ours.restore(tokens) == 300
+
+
+def test_what_another_removed_is_a_miss(pair: tuple[Run, Run]) -> None:
+    ours, theirs = pair
+    tokens = history(300)
+    theirs.compute(tokens)
+    theirs.save(tokens)
+    ours.look_around()
+    theirs.cache.drop(tokens)
+    theirs.settle()
+    ours.look_around()
+    assert ours.store.num_bytes == 0
+    assert ours.restore(tokens) == 0
+
+
+def test_a_store_looks_by_itself(tmp_path: Path, runs: list[Run]) -> None:
+    ours, theirs, tokens = Run(tmp_path, watch_s=0.01), Run(tmp_path), history(300)
+    runs += [ours, theirs]
+    theirs.compute(tokens)
+    theirs.save(tokens)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while ours.restore(tokens) != 300:
+        assert time.monotonic() < deadline_s, "it was never looked"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_runs_side_by_side_restore_what_was_computed(
+    tmp_path: Path, kind: MemoryKind, seed: int
+) -> None:
+    rng = random.Random(f"{kind} {seed}")
+    histories = [history(rng.randint(40, 120), seed=number) for number in range(3)]
+    budgets = {
+        "ram_bytes": rng.choice([6_000, 1 << 20]),
+        "budget_bytes": rng.choice([30_000, 1 << 20]),
+    }
+    both = Run(tmp_path, kind, **budgets), Run(tmp_path, kind, **budgets)
+    for _ in range(80):
+        run, pick = rng.choice(both), rng.randrange(len(histories))
+        tokens = histories[pick]
+        action = rng.choice(["grow", "branch", "compute", "restore", "save", "look", "drop"])
+        if action == "grow":
+            histories[pick] = np.append(tokens, history(rng.randint(1, 60), rng.randrange(9)))
+            run.compute(histories[pick].astype(np.int32))
+        elif action == "branch" and len(histories) < 12:
+            histories.append(branch(tokens, rng.randrange(1, len(tokens)), 30, rng.randrange(9)))
+            run.compute(histories[-1])
+        elif action == "compute":
+            run.compute(tokens[: rng.randint(1, len(tokens))])
+        elif action == "restore":
+            run.restore(tokens)
+            assert run.cache.read_logits(tokens) in (None, logits_of(tokens))
+        elif action == "save":
+            run.cache.write_history(tokens, prompt_end(tokens, rng.choice([0, len(tokens)])))
+        elif action == "look":
+            run.look_around()
+        elif action == "drop" and rng.random() < 0.1:
+            run.cache.drop(tokens)
+        run.cache.check_invariants()
+    for run in both:
+        run.look_around()
+        run.close()

@@ -15,6 +15,7 @@ from tests.disk_cache import (
     history,
     open_store,
     payload,
+    refresh,
 )
 
 from milepost.errors import StoredStateLost
@@ -25,13 +26,13 @@ def test_what_another_stored_is_found_and_used(tmp_path: Path) -> None:
     theirs.put_segment(history(50), 0, payload(1000))
     theirs.put_checkpoint(history(80), "chunk", payload(500))
     finish(theirs)
-    changes = ours.refresh()
+    changes = refresh(ours)
     assert {blob.end for blob in changes.added.blobs} == {50, 80}
     for blob in changes.added.blobs:
         tokens = changes.added.runs.history(blob.run, blob.end)
         assert tokens.tolist() == history(blob.end).tolist()
         assert ours.read(blob.id) == payload(blob.num_bytes)
-    assert ours.refresh().added.blobs == []
+    assert refresh(ours).added.blobs == []
     ours.close(TIMEOUT_S)
     theirs.close(TIMEOUT_S)
 
@@ -96,7 +97,7 @@ def test_what_another_removed_is_a_miss(tmp_path: Path) -> None:
     finish(theirs)
     with pytest.raises(StoredStateLost):
         ours.read(ids[0])
-    assert ours.refresh().removed == ids[1:]
+    assert refresh(ours).removed == ids[1:]
     ours.close(TIMEOUT_S)
     theirs.close(TIMEOUT_S)
 
@@ -110,7 +111,7 @@ def test_a_purge_by_another_is_survived(tmp_path: Path) -> None:
     (completion,) = finish(ours)
     assert completion.blob is not None
     assert ours.read(completion.blob.id) == payload(1000)
-    assert len(ours.refresh().removed) == 1
+    assert len(refresh(ours).removed) == 1
     ours.close(TIMEOUT_S)
     theirs.close(TIMEOUT_S)
 
@@ -139,7 +140,7 @@ def write_many(root: Path, number: int) -> None:
         store.put_checkpoint(history(60 + number, seed), "chunk", payload(2000, seed))
         if seed % 10 == number:
             finish(store)
-            store.refresh()
+            refresh(store)
             store.remove(list(store._blobs)[:3])
     finish(store)
     assert store.close(TIMEOUT_S)

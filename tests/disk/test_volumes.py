@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.disk_cache import TIMEOUT_S, blob_paths, finish, history, open_store, payload
+from tests.disk_cache import TIMEOUT_S, blob_paths, finish, history, open_store, payload, refresh
 
 from milepost.errors import DiskCacheUnusable, StoredStateLost
 
@@ -114,7 +114,7 @@ def test_asking_after_the_folder_was_deleted(tmp_path: Path) -> None:
     store.put_segment(history(50), 0, payload(1000))
     finish(store)
     shutil.rmtree(tmp_path / "cache")
-    assert store.refresh().added.blobs == []
+    assert refresh(store).added.blobs == []
     with pytest.raises(DiskCacheUnusable):
         store.load()
     assert store.close(TIMEOUT_S)

@@ -214,6 +214,35 @@ def test_two_engines_share_a_folder(
             check_same(answer, fresh_engines("hybrid").ask(longer, cache_prompt=False, **FIELDS))
 
 
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_an_engine_goes_on_from_what_another_one_has_stored(
+    tiny_models: dict[models.Kind, Path],
+    fresh_engines: Engines,
+    kind: models.Kind,
+    tmp_path: Path,
+) -> None:
+    settings = disk(tmp_path, cache_disk_sync="turn")
+    prompt = prompt_tokens(700, seed=240)
+    longer = prompt + prompt_tokens(30, seed=241)
+    with (
+        running_engine(tiny_models[kind], **settings) as one,
+        running_engine(tiny_models[kind], **settings) as other,
+    ):
+        first = one.ask(prompt, **FIELDS)
+        wait_until_written(one, 1 if kind == "full" else 2)
+        deadline_s = time.monotonic() + 20
+        while other.disk_sizes().num_blobs < one.disk_sizes().num_blobs:
+            assert time.monotonic() < deadline_s, "it never learnt of it"
+            time.sleep(0.05)
+            # An engine that sleeps looks when a request comes: this one is not known anywhere.
+            other.ask(prompt_tokens(20, seed=242), max_tokens=1, cache_prompt=False)
+        answer = other.ask(longer, **FIELDS)
+    assert first.end.timings.cache_n == 0
+    assert source(answer) == "disk"
+    assert answer.end.timings.cache_n >= 600
+    check_same(answer, fresh_engines(kind).ask(longer, cache_prompt=False, **FIELDS))
+
+
 def test_an_index_of_a_newer_version_is_left_alone(
     tiny_models: dict[models.Kind, Path], tmp_path: Path
 ) -> None:

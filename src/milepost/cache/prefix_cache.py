@@ -67,9 +67,10 @@ class PrefixCache:
     # --- asking --------------------------------------------------------------------------
 
     def match(self, prompt: Tokens, now_s: float) -> Match:
-        """Return what is known of a prompt, and mark that as used."""
+        """Return what is known of a prompt, other processes' part of it too; mark it as used."""
         self._num_requests += 1
         now = self._use_at(now_s)
+        self._attach_found(now)
         path = self._tree.find(_as_key(prompt))
         for node in path.nodes:
             # An edge that is left half way leads to another conversation: not a use of that one.
@@ -276,11 +277,16 @@ class PrefixCache:
         return self._disk is not None and self._disk.is_writing
 
     def settle_writes(self, now_s: float) -> None:
-        """Note what was written since the last call, and make room on disk where it had none."""
+        """Note what was written since the last call, and make room on disk where it had none.
+
+        What other processes have stored meanwhile is known from now on.
+        """
         if self._disk is None:
             return
+        now = self._use_at(now_s)
         if missing_bytes := self._disk.note_written():
-            self._evictor.evict_from_disk(missing_bytes, self._use_at(now_s))
+            self._evictor.evict_from_disk(missing_bytes, now)
+        self._attach_found(now)
         self._disk.remove_dropped()
 
     def flush_writes(self, now_s: float, timeout_s: float) -> bool:
@@ -330,6 +336,10 @@ class PrefixCache:
 
     def _use_at(self, now_s: float) -> LastUse:
         return LastUse(self._num_requests, now_s)
+
+    def _attach_found(self, now: LastUse) -> None:
+        if self._disk is not None and self._disk.attach_found(now):
+            self._evictor.forget_oldest()
 
     def _insert(self, tokens: Tokens, now_s: float) -> Path:
         assert len(tokens) > 0, "nothing is stored for position 0"

@@ -84,6 +84,41 @@ class StoredStates:
                 checkpoint.logits_id = blob_id
         return useless
 
+    def attach_found_segments(self, path: Path, segments: list[Segment]) -> list[Segment]:
+        """Attach segments, ascending, that another process has written since; return the rest.
+
+        Cells of which the disk lacks earlier ones have to wait for those: along a path what is on
+        disk comes first. What the path has in memory alone is known to be on disk from now on.
+        """
+        waiting = []
+        for segment in segments:
+            saved, same = path.saved_until, _find_same(path, segment)
+            if same is not None:
+                same.blob_id = same.blob_id or segment.blob_id
+            elif segment.end > saved and not (
+                self.traits.has_segments
+                and written_until(path) == saved
+                and self._attach_after(path, saved, segment)
+            ):
+                waiting.append(segment)
+        return waiting
+
+    def attach_found_checkpoints(
+        self, path: Path, checkpoints: list[Checkpoint]
+    ) -> list[Checkpoint]:
+        """Do the same with states; their cells come before them."""
+        waiting = []
+        for checkpoint in checkpoints:
+            node = path.node_at(checkpoint.pos)
+            same = checkpoint_at(node, checkpoint.pos)
+            if same is not None:
+                same.blob_id = same.blob_id or checkpoint.blob_id
+            elif self.traits.has_segments and written_until(path) < checkpoint.pos:
+                waiting.append(checkpoint)
+            elif self.traits.has_states:
+                self._add_checkpoint(node, checkpoint)
+        return waiting
+
     def hold_in_ram(self, held: Segment | Checkpoint, data: Data) -> None:
         """Keep in memory what was read from disk."""
         if held.is_attached and held.data is None:
@@ -229,3 +264,23 @@ class StoredStates:
         if held.blob_id != NO_BLOB:
             self._dropped_blobs.append(held.blob_id)
             held.blob_id = NO_BLOB
+
+
+def written_until(path: Path) -> int:
+    """Return up to which position of a path the disk has all cells."""
+    written = 0
+    for part in (part for node in path.nodes for part in node.parts):
+        if part.segment.blob_id == NO_BLOB:
+            break
+        written = part.end
+    return min(written, path.num_tokens)
+
+
+def _find_same(path: Path, segment: Segment) -> Segment | None:
+    """Return the segment of a path with the same cells."""
+    for node in path.nodes:
+        for part in node.parts:
+            known = part.segment
+            if known.start == segment.start and known.end == segment.end == part.end:
+                return known
+    return None

@@ -19,6 +19,7 @@ from tests.disk_cache import (
     history,
     open_store,
     payload,
+    refresh,
 )
 
 from milepost.cache.disk.store import DiskStore
@@ -93,7 +94,7 @@ def test_verify_finds_a_flipped_bit_and_removes_it_when_told(
     (damaged,) = call("verify", "--remove", "--json", status=1)["damaged"]
     assert damaged["id"] == path.name
     assert call("verify", "--json") == {"whole": 3, "damaged": []}
-    assert len(store.refresh().removed) == 1
+    assert len(refresh(store).removed) == 1
 
 
 def test_prune_removes_what_was_used_longest_ago(

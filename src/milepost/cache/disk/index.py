@@ -202,6 +202,11 @@ class Index:
         found = self._connection.execute(" UNION ALL ".join(queries) + " LIMIT 1").fetchone()
         return found is not None
 
+    def data_version(self) -> int:
+        """Return a number that changes when another connection commits; reads no page."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
     def blob_ids(self) -> set[int]:
         """Return the ids of all blobs."""
         return {blob_id for (blob_id,) in self._connection.execute("SELECT id FROM blobs")}

@@ -11,6 +11,9 @@ DEFAULT_MAX_VOLUME_SHARE = 0.9
 DEFAULT_MAX_QUEUE_BYTES = 512 << 20
 # Read ahead of its use, and kept until then. Arbitrary.
 DEFAULT_MAX_PREFETCH_BYTES = 512 << 20
+# How often it is looked whether another process has stored something. Arbitrary: a conversation is
+# written some seconds after its turn. A look takes 10 µs where nothing has changed.
+DEFAULT_WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class DiskLimits:
     max_written_bytes_per_day: int | None = None
     max_queue_bytes: int = DEFAULT_MAX_QUEUE_BYTES
     max_prefetch_bytes: int = DEFAULT_MAX_PREFETCH_BYTES
+    watch_s: float = DEFAULT_WATCH_S
 
 
 @dataclass(frozen=True, slots=True)

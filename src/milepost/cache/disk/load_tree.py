@@ -1,4 +1,4 @@
-"""Grows the tree from what earlier runs left on disk: records only, no bytes of states.
+"""Makes the tree of what earlier runs left on disk: records only, no bytes of states.
 
 A server waits for this before it answers, so a conversation of a hundred runs is added at once: its
 last run is a tip, and what is stored of the runs above it is collected on the way.
@@ -58,9 +58,26 @@ def load_tree(forest: StoredForest, stored: StoredStates, offset_s: float) -> li
         last_used_s = max(blob.last_used_s for blob in blobs) - offset_s
         loaded.append(_LoadedTip(last_used_s, path.nodes[-1], checkpoints))
     _date(loaded)
-    for pin in [pin for pin in forest.pins if forest.runs.has(pin.run, pin.pos)]:
-        stored.tree.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
+    _pin_ends(forest, stored)
     return useless
+
+
+def attach_found(forest: StoredForest, stored: StoredStates, now: LastUse) -> list[StoredBlob]:
+    """Attach what another process has written since; return what has to wait for earlier cells.
+
+    It counts as used now. What the tree has anyway is left alone: it is of use to the other.
+    """
+    waiting: set[int] = set()
+    for run, blobs in gather_blobs(forest):
+        segments = [_segment_of(blob) for blob in blobs if blob.kind == "segment"]
+        checkpoints = [_checkpoint_of(blob, now) for blob in blobs if blob.kind == "checkpoint"]
+        path = stored.tree.insert(forest.runs.history(run, blobs[-1].end), now)
+        waiting.update(each.blob_id for each in stored.attach_found_segments(path, segments))
+        waiting.update(each.blob_id for each in stored.attach_found_checkpoints(path, checkpoints))
+        logits = {blob.end: blob.id for blob in blobs if blob.kind == "logits"}
+        stored.attach_stored_logits(path, logits)
+    _pin_ends(forest, stored)
+    return [blob for blob in forest.blobs if blob.id in waiting]
 
 
 def gather_blobs(forest: StoredForest) -> Iterator[tuple[int, list[StoredBlob]]]:
@@ -121,10 +138,15 @@ def _date(loaded: list[_LoadedTip]) -> None:
             checkpoint.last_used = use
 
 
+def _pin_ends(forest: StoredForest, stored: StoredStates) -> None:
+    for pin in [pin for pin in forest.pins if forest.runs.has(pin.run, pin.pos)]:
+        stored.tree.pin(forest.runs.history(pin.run, pin.pos), pin.kind)
+
+
 def _segment_of(blob: StoredBlob) -> Segment:
     return Segment(blob.start, blob.end, None, blob.num_bytes, blob.id)
 
 
-def _checkpoint_of(blob: StoredBlob) -> Checkpoint:
+def _checkpoint_of(blob: StoredBlob, last_used: LastUse = LONG_AGO) -> Checkpoint:
     kind = KINDS.get(blob.name, "chunk")  # "chunk": a kind of another version
-    return Checkpoint(blob.end, kind, None, blob.num_bytes, LONG_AGO, blob.num_hits, blob.id)
+    return Checkpoint(blob.end, kind, None, blob.num_bytes, last_used, blob.num_hits, blob.id)

@@ -8,6 +8,7 @@ The store decides nothing: what is worth storing and what has to go is the calle
     forest = store.load()                            # all that earlier runs left
     ticket = store.put_segment(tokens, start, data)  # None: the queue is full
     for completion in store.take_completions(): ...  # its blob has an id to read it by
+    for changes in store.take_changes(): ...         # what other processes stored meanwhile
     data = store.read(blob_id)                       # StoredStateLost: a miss
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,17 +33,20 @@ from milepost.cache.disk.format import BlobKind
 from milepost.cache.disk.index import Index, Use
 from milepost.cache.disk.limits import DiskClock, DiskLimits
 from milepost.cache.disk.stored_forest import StoredBlob, StoredForest
+from milepost.cache.disk.watch import Changes
 from milepost.cache.disk.writer import (
     Command,
     Completion,
     DiskWriter,
     Flush,
+    Look,
     NoteUses,
     Purge,
     Put,
     Remove,
     SetPin,
     Stop,
+    Watch,
     WriterStatus,
 )
 from milepost.cache.segment import Data
@@ -50,19 +55,13 @@ from milepost.errors import DiskCacheUnusable, StoredStateLost
 
 logger = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
+
 # Uses are told to the writer in batches of so many blobs. Arbitrary.
 MAX_UNTOLD_USES = 64
 # The weight of the latest read in the measured rate, and what is too small to measure. Arbitrary.
 RATE_WEIGHT = 0.3
 MIN_MEASURED_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What other processes did since it was last asked."""
-
-    added: StoredForest
-    removed: list[int]  # ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +148,8 @@ class DiskStore:
             raise DiskCacheUnusable(f"{self._index_path} cannot be read ({error})") from error
         self._blobs = {blob.id: blob for blob in forest.blobs}
         self._num_bytes = sum([blob.file_bytes for blob in forest.blobs])
+        self._tell(Watch(tuple(self._blobs)))
         return forest
-
-    def refresh(self) -> Changes:
-        """Return what others stored and removed; nothing when the index cannot be read now.
-
-        Take completions first: what this process wrote meanwhile is told here as well.
-        """
-        try:
-            index = Index.open(self._index_path)
-        except (OSError, sqlite3.Error, DiskCacheUnusable) as error:
-            logger.warning("the index %s cannot be read (%s)", self._index_path, error)
-            return Changes(StoredForest.of_nothing(), [])
-        try:
-            ids = index.blob_ids()
-            added = index.load_blobs(ids - self._blobs.keys())
-        except sqlite3.Error as error:
-            logger.warning("the index %s cannot be read (%s)", self._index_path, error)
-            return Changes(StoredForest.of_nothing(), [])
-        finally:
-            index.close()
-        removed = [blob_id for blob_id in self._blobs if blob_id not in ids]
-        self._forget(removed)
-        for blob in added.blobs:
-            self._learn(blob)
-        return Changes(added, removed)
 
     def find(self, blob_id: int) -> StoredBlob | None:
         """Return what is known of a blob."""
@@ -252,6 +228,19 @@ class DiskStore:
             if completion.blob is not None:
                 self._learn(completion.blob)
         return completions
+
+    def look_around(self) -> None:
+        """Have it looked now what others did; that is done every second after a `load` as well."""
+        self._tell(Look())
+
+    def take_changes(self) -> list[Changes]:
+        """Return what others stored and removed; new blobs can be read from now on."""
+        found = list(_drain(self._writer.changes))
+        for changes in found:
+            self._forget(changes.removed)
+            for blob in changes.added.blobs:
+                self._learn(blob)
+        return found
 
     def touch(self, ids: Iterable[int]) -> None:
         """Note a use of each; the index is told later, in batches."""
@@ -367,6 +356,6 @@ class DiskStore:
         self._read_bytes_per_s += weight * (rate - self._read_bytes_per_s)
 
 
-def _drain(queue: SimpleQueue[Completion]) -> Iterable[Completion]:
+def _drain(queue: SimpleQueue[Item]) -> Iterable[Item]:
     while not queue.empty():
         yield queue.get()

@@ -1,4 +1,4 @@
-"""What the disk holds, as records: enough to grow the tree again without reading a blob."""
+"""What the disk holds, as records: enough to make the tree again without reading a blob."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ only `read_in` and `close` wait for the disk.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from milepost.cache.checkpoint import Checkpoint
-from milepost.cache.disk.load_tree import load_tree
+from milepost.cache.disk.load_tree import attach_found, load_tree
 from milepost.cache.disk.store import DiskStatistics, DiskStore
+from milepost.cache.disk.stored_forest import StoredForest
 from milepost.cache.disk.writer import Completion
+from milepost.cache.last_use import LastUse
 from milepost.cache.match import StoredState
 from milepost.cache.segment import NO_BLOB, Data, Segment
 from milepost.cache.stored_states import StoredStates
@@ -34,6 +37,7 @@ NUM_LAST_MEDIA = 2  # right before and after the last image, which is often repl
 # they are 1,200 tokens apart.
 MAX_STATE_SHARE = 2.0
 BARE_GAP_TOKENS = 2048.0  # where there are no cells to compare with; arbitrary
+MAX_WAITING = 16  # finds of other processes that do not fit yet; arbitrary
 # When the budget is full, this part of it is freed at once. Arbitrary.
 SLACK = 1 / 16
 
@@ -63,6 +67,9 @@ class DiskTier:
         self._stored = stored
         self._pending: dict[int, Segment | Checkpoint] = {}  # by ticket
         self._pending_logits: dict[int, Checkpoint] = {}  # the states that they belong to
+        # Blobs of others that go on from cells which are in memory alone; the latest last.
+        self._waiting: list[StoredForest] = []
+        self._was_written = False  # something, since those were last tried
 
     @property
     def bytes_per_s(self) -> float:
@@ -157,9 +164,26 @@ class DiskTier:
         """Take back a pin."""
         self._store.unpin(tokens)
 
+    def attach_found(self, now: LastUse) -> bool:
+        """Let the tree know what other processes have stored since; return whether there was any.
+
+        Where nothing was, this looks at a queue and no more.
+        """
+        found = [changes.added for changes in self._store.take_changes()]
+        if self._was_written:
+            found, self._waiting = [*self._waiting, *found], []
+            self._was_written = False
+        for forest in found:
+            if left := attach_found(forest, self._stored, now):
+                self._waiting.append(dataclasses.replace(forest, blobs=left, pins=[]))
+        del self._waiting[:-MAX_WAITING]
+        return bool(found)
+
     def note_written(self) -> int:
         """Note what was written since the last call; return the bytes to be freed for the rest."""
-        refused_bytes = sum(map(self._complete, self._store.take_completions()))
+        completions = self._store.take_completions()
+        self._was_written |= bool(completions)
+        refused_bytes = sum(map(self._complete, completions))
         budget_bytes = self._store.statistics().budget_bytes
         return refused_bytes + int(budget_bytes * SLACK) if refused_bytes else 0
 

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import threading
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Literal
 
 from milepost.cache.disk.folder import DiskFolder, is_damage
@@ -27,6 +27,7 @@ from milepost.cache.disk.format import (
 from milepost.cache.disk.index import Index, Use
 from milepost.cache.disk.limits import DiskClock, DiskLimits
 from milepost.cache.disk.stored_forest import StoredBlob
+from milepost.cache.disk.watch import Changes, FolderWatch
 from milepost.cache.tree import Tokens
 from milepost.errors import DiskCacheUnusable
 
@@ -77,6 +78,18 @@ class SetPin:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """Tell from now on what others store besides these, and remove."""
+
+    known: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Tell it now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Purge:
     """Remove everything."""
 
@@ -93,7 +106,7 @@ class Stop:
     """End the thread."""
 
 
-Command = Put | Remove | NoteUses | SetPin | Purge | Flush | Stop
+Command = Put | Remove | NoteUses | SetPin | Watch | Look | Purge | Flush | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +152,14 @@ class DiskWriter:
     ) -> None:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.completions: SimpleQueue[Completion] = SimpleQueue()
+        self.changes: SimpleQueue[Changes] = SimpleQueue()  # by others
         self.status = WriterStatus()  # replaced as a whole, so that others may read it
         self._folder = folder
         self._index = index
         self._limits = limits
         self._clock = clock
+        self._watch = FolderWatch()
+        self._is_watching = False
         # A daemon: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="disk-writer", daemon=True)
 
@@ -163,16 +179,25 @@ class DiskWriter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not isinstance(command := self.commands.get(), Stop):
+        while not isinstance(command := self._next_command(), Stop):
             if isinstance(command, Flush):
                 command.done.set()
             else:
                 self._try(command)
         self._index.close()
 
+    def _next_command(self) -> Command:
+        """Wait for a command; look around when none comes."""
+        try:
+            return self.commands.get(timeout=self._limits.watch_s if self._is_watching else None)
+        except Empty:
+            return Look()
+
     def _try(self, command: Command) -> None:
         try:
             if not self._index.is_current():  # the folder was deleted, or the index moved aside
+                if isinstance(command, Look):  # what is written next makes it anew
+                    return
                 self._reopen()
             self._carry_out(command)
         except (OSError, sqlite3.Error, DiskCacheUnusable) as error:
@@ -198,6 +223,12 @@ class DiskWriter:
                         self._index.remove_pin(tokens)
                     else:
                         self._index.set_pin(tokens, kind)
+            case Watch(known):
+                self._watch.know(known)
+                self._is_watching = True
+            case Look():
+                if changes := self._watch.find_changes(self._index):
+                    self.changes.put(changes)
             case Purge():
                 self._folder.remove_contents(self._index)
                 self._update_status()
@@ -221,8 +252,11 @@ class DiskWriter:
             num_refused=refusal is not None,
             written_bytes=written.file_bytes if written else 0,
         )
+        blob = written or known
+        if blob is not None:
+            self._watch.know([blob.id])
         self.completions.put(
-            Completion(put.ticket, put.payload.nbytes, written or known, known is not None, refusal)
+            Completion(put.ticket, put.payload.nbytes, blob, known is not None, refusal)
         )
 
     def _make_header(self, put: Put, history: bytes) -> BlobHeader:
@@ -282,6 +316,7 @@ class DiskWriter:
             self._folder.files.remove(blob_id)
         with self._index.transaction():
             self._index.remove_blobs(ids)
+        self._watch.forget(ids)
         self._update_status()
 
     # --- what may go wrong ---------------------------------------------------------------
@@ -307,10 +342,12 @@ class DiskWriter:
 
     def _reopen(self) -> None:
         self._index.close()
+        self._watch.reset()
         self._index = self._folder.open_index(self._clock.wall_s())
 
     def _repair(self) -> None:
         self._index.close()
+        self._watch.reset()
         try:
             self._index = self._folder.repair_index(self._clock.wall_s())
         except DiskCacheUnusable as error:  # tried again with the next command
