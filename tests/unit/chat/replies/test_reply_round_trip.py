@@ -19,7 +19,7 @@ from tests.unit.chat import families
 from tests.unit.chat.formats.test_reply_format import LEARNT
 from tests.unit.chat.reply_samples import TOOLS, merge
 
-from milepost.chat.conversation.conversation import make_conversation
+from milepost.api.openai.messages import parse_conversation
 from milepost.chat.formats.reply_events import (
     CallArguments,
     CallEnd,
@@ -32,7 +32,6 @@ from milepost.chat.replies.reply_plan import is_reasoning_open
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.errors import TemplateFailed
 
 QUESTION = "Please edit it."
 FOLLOWING = "Thank you."
@@ -171,14 +170,9 @@ def cut_reply(template: ChatTemplate, reply: Reply) -> tuple[str, bool]:
 
 
 def render(template: ChatTemplate, *replies: dict[str, Any], is_history: bool = False) -> str:
-    """Return a conversation with the question and replies, skipping the test if it is refused."""
-    talk = [{"role": "user", "content": QUESTION}, *replies]
-    try:
-        return template.render(
-            make_conversation(talk, TOOLS), add_generation_prompt=not is_history
-        ).text
-    except TemplateFailed:
-        pytest.skip("the template refuses a conversation that ends with this reply")
+    """Return a conversation with the question and replies."""
+    conversation = parse_conversation([{"role": "user", "content": QUESTION}, *replies], TOOLS)
+    return template.render(conversation, add_generation_prompt=not is_history).text
 
 
 def read_calls(events: list[ReplyEvent]) -> Iterator[tuple[str, dict[str, Any]]]:
