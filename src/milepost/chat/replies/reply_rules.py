@@ -72,6 +72,8 @@ def make_constraint(
             "asks for a call, but the chat template does not show how the model writes one; "
             "use a template with tools (--chat-template-file)",
         )
+    if not rules.tools and rules.schema is None:
+        return ""
     spec = GrammarSpec(
         reply_format=reply_format,
         reasoning=reasoning,
