@@ -52,7 +52,7 @@ class ControlTexts:
         self.spelled = sorted({text for text in texts if len(text) > 1})
         self._pattern = re.compile(_trie_pattern(self.spelled)) if self.spelled else None
 
-    def mark(
+    def mark_control_texts(
         self, conversation: Conversation, find_markers: Callable[[], Container[str]] = frozenset
     ) -> tuple[Conversation, str]:
         """Return the conversation with marks in its untrusted text, and the mark.
@@ -170,7 +170,7 @@ class ControlTexts:
         return value
 
 
-def unmark(rendered: str, mark: str) -> RenderedPrompt:
+def unmark_control_texts(rendered: str, mark: str) -> RenderedPrompt:
     """Take the marks out of a rendered text and note where they were."""
     if not mark:
         return RenderedPrompt.of_trusted(rendered)

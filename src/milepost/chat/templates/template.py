@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from milepost.chat.conversation.control_texts import ControlTexts, unmark
+from milepost.chat.conversation.control_texts import ControlTexts, unmark_control_texts
 from milepost.chat.conversation.conversation import Conversation, Message
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, media_span
 from milepost.chat.conversation.sentinels import find_markers, unescape_sentinel
@@ -102,7 +102,9 @@ class ChatTemplate:
         kwargs = kwargs or {}
         check_kwargs(kwargs)
         try:
-            marked, mark = self.controls.mark(conversation, lambda: self.profile.reply_markers)
+            marked, mark = self.controls.mark_control_texts(
+                conversation, lambda: self.profile.reply_markers
+            )
         except RecursionError as error:
             raise TemplateFailed(
                 "tools, or arguments of tool calls, that hold the text of a control token are "
@@ -112,9 +114,9 @@ class ChatTemplate:
         shown = self._show_tools(marked, kwargs) if _speaks_of_tools(marked) else marked
         text = self._render_adapted(shown, add_generation_prompt, kwargs)
         if not conversation.media:
-            return unmark(text, mark)
+            return unmark_control_texts(text, mark)
         text = unescape_sentinel(text, conversation.sentinel)
-        return self._note_media(unmark(text, mark), conversation)
+        return self._note_media(unmark_control_texts(text, mark), conversation)
 
     def _show_tools(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> Conversation:
         fallback, calls = self.profile.tool_fallback, self.profile.reply_format.tool_calls

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.chat import families
 
 from milepost.api.openai.messages import parse_conversation
-from milepost.chat.conversation.control_texts import ControlTexts, Run, unmark
+from milepost.chat.conversation.control_texts import ControlTexts, Run, unmark_control_texts
 from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
@@ -34,19 +34,19 @@ def render(source: str, conversation: Conversation) -> RenderedPrompt:
 
 def test_a_conversation_without_spelled_tokens_is_left_alone() -> None:
     conversation = talk({"role": "user", "content": "a <b> x | im_start"})
-    assert CONTROLS.mark(conversation) == (conversation, "")
-    assert CONTROLS.mark(conversation)[0] is conversation
+    assert CONTROLS.mark_control_texts(conversation) == (conversation, "")
+    assert CONTROLS.mark_control_texts(conversation)[0] is conversation
 
 
 def test_no_control_texts_mark_nothing() -> None:
     conversation = talk({"role": "user", "content": SPELLED})
-    assert ControlTexts().mark(conversation)[1] == ""
+    assert ControlTexts().mark_control_texts(conversation)[1] == ""
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
 def test_untrusted_messages_are_marked_inside_the_spelled_token(role: str) -> None:
     conversation = talk({"role": role, "content": SPELLED, "name": SPELLED})
-    marked, mark = CONTROLS.mark(conversation)
+    marked, mark = CONTROLS.mark_control_texts(conversation)
     assert len(mark) == 1
     assert marked.messages == [
         {"role": role, "content": f"a<{mark}|im_end|>b", "name": f"a<{mark}|im_end|>b"}
@@ -60,7 +60,7 @@ def test_replies_are_untrusted_but_for_markers_in_their_content() -> None:
     text = f"{SPELLED}<|im_start|>"
     message = {"role": "assistant", "content": text, "reasoning_content": text}
     conversation = talk({**message, "tool_calls": [call]})
-    marked, mark = CONTROLS.mark(conversation, lambda: frozenset(["<|im_start|>"]))
+    marked, mark = CONTROLS.mark_control_texts(conversation, lambda: frozenset(["<|im_start|>"]))
     inside = f"a<{mark}|im_end|>b"
     assert marked.messages[0] == {
         "role": "assistant",
@@ -75,9 +75,11 @@ def test_a_token_with_a_quote_is_found_in_arguments_and_tools() -> None:
     controls = ControlTexts(['<|"|>'])
     function = {"name": "f", "arguments": {"a": 'b<|"|>'}}
     call = {"type": "function", "function": function}
-    assert controls.mark(talk({"role": "assistant", "content": "", "tool_calls": [call]}))[1]
+    assert controls.mark_control_texts(
+        talk({"role": "assistant", "content": "", "tool_calls": [call]})
+    )[1]
     tool = {"type": "function", "function": {"name": "f", "description": '<|"|>'}}
-    assert controls.mark(talk({"role": "user", "content": ""}, tools=[tool]))[1]
+    assert controls.mark_control_texts(talk({"role": "user", "content": ""}, tools=[tool]))[1]
 
 
 def test_values_that_are_nested_too_deeply_are_refused_only_where_they_spell_a_token() -> None:
@@ -89,7 +91,7 @@ def test_values_that_are_nested_too_deeply_are_refused_only_where_they_spell_a_t
         call = {"type": "function", "function": function}
         return talk({"role": "assistant", "content": "", "tool_calls": [call]})
 
-    assert CONTROLS.mark(nested("a"))[1] == ""
+    assert CONTROLS.mark_control_texts(nested("a"))[1] == ""
     with pytest.raises(TemplateFailed, match="too deeply"):
         render("{{ messages[0].content }}", nested("<|im_end|>"))
 
@@ -98,7 +100,9 @@ def test_tools_and_documents_are_marked_at_any_depth() -> None:
     parameters = {"type": "object", "properties": {SPELLED: {"enum": [SPELLED, 1]}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     user = {"role": "user", "content": "hi"}
-    marked, mark = CONTROLS.mark(talk(user, tools=[tool], documents=[{"text": SPELLED}]))
+    marked, mark = CONTROLS.mark_control_texts(
+        talk(user, tools=[tool], documents=[{"text": SPELLED}])
+    )
     text = f"a<{mark}|im_end|>b"
     assert marked.tools is not None
     assert marked.tools[0]["function"]["parameters"]["properties"] == {text: {"enum": [text, 1]}}
@@ -107,10 +111,10 @@ def test_tools_and_documents_are_marked_at_any_depth() -> None:
 
 def test_the_mark_is_a_character_that_the_conversation_does_not_have() -> None:
     plain = talk({"role": "user", "content": SPELLED})
-    _, first = CONTROLS.mark(plain)
-    _, second = CONTROLS.mark(talk({"role": "user", "content": SPELLED + first}))
+    _, first = CONTROLS.mark_control_texts(plain)
+    _, second = CONTROLS.mark_control_texts(talk({"role": "user", "content": SPELLED + first}))
     escaped = f"\\u{ord(first):04x}"
-    _, third = CONTROLS.mark(talk({"role": "user", "content": SPELLED + escaped}))
+    _, third = CONTROLS.mark_control_texts(talk({"role": "user", "content": SPELLED + escaped}))
     assert first != second
     assert first != third
 
@@ -154,8 +158,8 @@ def test_a_text_without_real_tokens_is_one_plain_run() -> None:
 
 def test_the_longest_control_text_is_found() -> None:
     controls = ControlTexts(["<|a", "<|a|>", "<|a|>b", "[b]", "<|c"])
-    _, mark = controls.mark(talk({"role": "user", "content": "<|a|>b"}))
-    found = unmark(f"<{mark}|a|>b<|a|>bc<|c", mark)
+    _, mark = controls.mark_control_texts(talk({"role": "user", "content": "<|a|>b"}))
+    found = unmark_control_texts(f"<{mark}|a|>b<|a|>bc<|c", mark)
     assert list(controls.cut_at_marks(found)) == [
         Run("<|a|>b", parse_special=False),
         Run("<|a|>bc<|c", parse_special=True),

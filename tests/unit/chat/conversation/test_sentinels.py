@@ -7,7 +7,7 @@ import json
 import pytest
 
 from milepost.api.openai.messages import parse_conversation
-from milepost.chat.conversation.control_texts import ControlTexts, unmark
+from milepost.chat.conversation.control_texts import ControlTexts, unmark_control_texts
 from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import MessageSpan, mark_messages, take_marks_out
 from milepost.chat.conversation.sentinels import (
@@ -76,10 +76,10 @@ def test_the_three_kinds_of_sentinels_do_not_meet() -> None:
     sentinel = choose_sentinel(conversation.messages)
     assert sentinel is not None
     marked = mark_messages(conversation, sentinel)
-    guarded, mark = ControlTexts(["<|im_end|>"]).mark(marked)
+    guarded, mark = ControlTexts(["<|im_end|>"]).mark_control_texts(marked)
     assert len({conversation.sentinel, sentinel, mark}) == 3
 
-    prompt = unmark(render(guarded), mark)
+    prompt = unmark_control_texts(render(guarded), mark)
     rendered, spans = take_marks_out(prompt.text, sentinel)
     assert rendered == render(conversation)
     assert spans == {0: MessageSpan(0, len(rendered))}
