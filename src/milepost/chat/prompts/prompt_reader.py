@@ -125,10 +125,14 @@ class PromptReader:
         return History(conversation, prompt, spans, tuple(ends), head_text, num_shared, first)
 
     def rewrites_replies(self, conversation: Conversation) -> bool:
-        """See `HistoryProfile.rewrites_replies`."""
+        """See `HistoryProfile.learn_rewrites`."""
         messages = conversation.messages
+        role = messages[-1]["role"]
         has_reasoning = any("reasoning_content" in message for message in messages)
-        return self.profile.rewrites_replies(messages[-1]["role"], has_reasoning=has_reasoning)
+        known = self.profile.rewrites.get((role, has_reasoning))
+        if known is None:
+            return self.profile.learn_rewrites(role, has_reasoning=has_reasoning)
+        return known
 
     def _locate(
         self, conversation: Conversation, text: str, first: int, add_generation_prompt: bool
@@ -215,18 +219,18 @@ class EndFinder:
             return -1
         pair = _pair(conversation.messages, index)
         end = self._exact_end(pair, text, gaps)
-        if end < 0 and self._history.num_lessons(pair) < MAX_LESSONS:
+        if end < 0 and self._history.num_lessons.get(pair, 0) < MAX_LESSONS:
             self._learn(pair, conversation, index)
             end = self._exact_end(pair, text, gaps)
         return end if end >= 0 else self._likely_end(pair, text, gaps)
 
     def _exact_end(self, pair: Pair, text: str, gaps: list[Gap]) -> int:
-        frames = self._history.frames(pair)
+        frames = self._history.frames.get(pair, ())
         ends = (_exact_end(frame, text, gap) for gap in gaps for frame in frames)
         return next((end for end in ends if end >= 0), -1)
 
     def _likely_end(self, pair: Pair, text: str, gaps: list[Gap]) -> int:
-        frames = self._history.frames(pair)
+        frames = self._history.frames.get(pair, ())
         ends = (_likely_end(frame, text, gap) for gap in gaps for frame in frames)
         end = next((end for end in ends if end >= 0), -1)
         low, high = gaps[-1].low, gaps[-1].high
@@ -250,7 +254,7 @@ class EndFinder:
         else the first time, or refuse a window.
         """
         stop = min(index + 2, len(conversation.messages))
-        if self._history.num_lessons(pair) + 1 < MAX_LESSONS:
+        if self._history.num_lessons.get(pair, 0) + 1 < MAX_LESSONS:
             window = take_window(conversation, index, stop)
         else:
             window = take_messages(conversation, range(stop), conversation.tools)

@@ -34,30 +34,17 @@ STARTS: dict[str, tuple[Message, ...]] = {"user": (user(),), "tool": CALLED}  # 
 class HistoryProfile:
     """What a template does with histories, given the same variables and tools or none every time.
 
-    The probe renders as requests do, with what the tool fallback writes. Every part is learnt when
-    it is first asked for; two threads may do so at once, and learn the same.
+    The probe renders as requests do, with what the tool fallback writes. What is learnt so far is
+    read as it is; `learn_…` adds to it. Two threads may do so at once: they learn the same.
     """
 
     def __init__(self, probe: Probe, *, has_tools: bool) -> None:
         self._probe = probe
         self._has_tools = has_tools
-        self._rewrites: dict[tuple[str, bool], bool] = {}
-        self._frames: dict[Pair, tuple[Frame, ...]] = {}
-        self._num_lessons: dict[Pair, int] = {}
-
-    def rewrites_replies(self, last_role: str, *, has_reasoning: bool) -> bool:
-        """Say whether some reply to such a message is written differently after the prompt's end.
-
-        True means that a later request may agree with this prompt up to its generation prompt, but
-        not up to its last token. With `has_reasoning` the client is known to send reasoning back;
-        without, it may do either.
-        """
-        key = last_role, has_reasoning
-        if key not in self._rewrites:
-            start = STARTS.get(last_role, STARTS["user"])
-            replies = [REASONED] if has_reasoning else [REASONED, answer()]
-            self._rewrites[key] = self._rewrites_any(start, replies)
-        return self._rewrites[key]
+        # By the role of the last message, and whether there is reasoning in the conversation.
+        self.rewrites: dict[tuple[str, bool], bool] = {}
+        self.frames: dict[Pair, tuple[Frame, ...]] = {}  # seen between two messages like these
+        self.num_lessons: dict[Pair, int] = {}  # how often these were learnt
 
     @cached_property
     def drops_reasoning(self) -> bool:
@@ -78,19 +65,24 @@ class HistoryProfile:
         after = [text.partition(ANSWER)[2] for text in (shown, later)]
         return after[0][: common_prefix(after[0], after[1])] if after[1] else None
 
-    def frames(self, pair: Pair) -> tuple[Frame, ...]:
-        """Return what was seen between two messages like these, so far."""
-        return self._frames.get(pair, ())
+    def learn_rewrites(self, last_role: str, *, has_reasoning: bool) -> bool:
+        """Learn whether some reply to such a message is written differently after the prompt's end.
 
-    def num_lessons(self, pair: Pair) -> int:
-        """Return how often frames of such a pair were learnt."""
-        return self._num_lessons.get(pair, 0)
+        True means that a later request may agree with this prompt up to its generation prompt, but
+        not up to its last token. With `has_reasoning` the client is known to send reasoning back;
+        without, it may do either.
+        """
+        start = STARTS.get(last_role, STARTS["user"])
+        replies = [REASONED] if has_reasoning else [REASONED, answer()]
+        found = self._rewrites_any(start, replies)
+        self.rewrites[last_role, has_reasoning] = found
+        return found
 
     def learn_frames(self, pair: Pair, window: Conversation, num_before: int) -> None:
         """Learn what stands after the first `num_before` messages of a real conversation."""
-        self._num_lessons[pair] = self.num_lessons(pair) + 1
+        self.num_lessons[pair] = self.num_lessons.get(pair, 0) + 1
         seen = read_frames(self._probe, window, num_before)
-        self._frames[pair] = (*self.frames(pair), *seen)
+        self.frames[pair] = (*self.frames.get(pair, ()), *seen)
 
     def _rewrites_any(self, start: tuple[Message, ...], replies: list[Message]) -> bool:
         prompt = self._probe.prompt(*start, tools=self._has_tools)

@@ -26,8 +26,8 @@ def test_reasoning_that_goes_when_the_user_speaks_is_noticed() -> None:
 
 def test_replies_that_are_rewritten_depend_on_variables_and_on_what_the_client_sends() -> None:
     thinking, empty = learn(THINKING), learn(THINKING, enable_thinking=False)
-    assert not thinking.rewrites_replies("user", has_reasoning=False)
-    assert empty.rewrites_replies("user", has_reasoning=False)
+    assert not thinking.learn_rewrites("user", has_reasoning=False)
+    assert empty.learn_rewrites("user", has_reasoning=False)
 
 
 @pytest.mark.parametrize("has_tools", [False, True])
@@ -48,4 +48,4 @@ def test_what_ends_a_reply_is_found_after_its_text(
 
 def test_what_is_not_shown_is_not_known() -> None:
     assert learn("{{ raise_exception('no') }}").reply_trailer is None
-    assert not learn("{{ raise_exception('no') }}").rewrites_replies("user", has_reasoning=True)
+    assert not learn("{{ raise_exception('no') }}").learn_rewrites("user", has_reasoning=True)
