@@ -19,7 +19,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 
 from benchmarks.report import Row, Run, Target, finish, make_parser, parse_arguments
-from milepost.api.openai.tool_fields import parse_tools
+from milepost.api.openai.chat_request import parse_tools
 from milepost.chat.formats.grammar_writer import SpecialTokens
 from milepost.chat.formats.json_calls import JsonBody
 from milepost.chat.formats.reply_format import Affix, ReplyFormat, ToolCallFormat

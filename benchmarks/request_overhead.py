@@ -27,14 +27,14 @@ from benchmarks.models import write_benchmark_model
 from benchmarks.report import Row, Run, Target, finish, make_kinds_parser, read_page_cache
 from benchmarks.workloads.long_conversation import make_body, make_conversation
 from milepost.api.completion import plan_completion
-from milepost.api.fields import parse_body
+from milepost.api.gate import RequestRecord
 from milepost.api.generation_fields import build_params
+from milepost.api.http_body import parse_body
 from milepost.api.openai.chat import read_num_logprobs
-from milepost.api.openai.chat_prompt import prepare_chat_prompt
+from milepost.api.openai.chat_request import prepare_chat
 from milepost.api.openai.schemas import ChatFields
-from milepost.api.request_log import RequestRecord
-from milepost.api.services import Services
-from milepost.assemble import make_services
+from milepost.api.server import Server
+from milepost.assemble import make_server
 from milepost.chat.templates.template import ChatTemplate
 from milepost.config import EngineSettings, Settings
 from milepost.engine.checkpointing import Checkpointer
@@ -161,8 +161,8 @@ LABELS = {
 class Bench:
     """Both sides of a server in this process, and what is said between them."""
 
-    def __init__(self, services: Services, runtime: ModelRuntime, settings: EngineSettings) -> None:
-        self._services = services
+    def __init__(self, server: Server, runtime: ModelRuntime, settings: EngineSettings) -> None:
+        self._server = server
         self._runner = asyncio.Runner()
         self._frames: list[bytes] = []
         self._ours, self._theirs = socket.socketpair()
@@ -170,8 +170,8 @@ class Bench:
         self._connection = DirectConnection(self._theirs)
         timed = replace(runtime, context=self._context)  # type: ignore[arg-type]
         self._loop = Loop(timed, self._connection, settings, time.perf_counter)  # type: ignore[arg-type]
-        services.engine.attach(self._frames.append)
-        services.engine.take(Ready(model=model_info(runtime, settings, 0.0)))
+        server.choose_model().engine.attach(self._frames.append)
+        server.choose_model().engine.take(Ready(model=model_info(runtime, settings, 0.0)))
 
     def ask(self, messages: list[Message]) -> RequestTimes:
         """Send a conversation through all parts and return where the time went."""
@@ -192,11 +192,11 @@ class Bench:
         self._theirs.close()
 
     async def _prepare(self, body: bytes) -> None:
-        services = self._services
+        server, model = self._server, self._server.choose_model()
         parsed = parse_body(ChatFields, body)
-        params = build_params(parsed, services, read_num_logprobs(parsed))
-        chat = await prepare_chat_prompt(services, parsed, len(body))
-        async with plan_completion(services, [chat.prompt], params, RequestRecord()):
+        params = build_params(parsed, model, read_num_logprobs(parsed))
+        prompt, _ = await prepare_chat(server, model, parsed, len(body))
+        async with plan_completion(server, model, [prompt], params, RequestRecord()):
             pass  # sent
 
     def _transfer(self, frame: bytes) -> float:
@@ -285,13 +285,13 @@ def open_bench(settings: EngineSettings) -> Iterator[Bench]:
     ):
         runtime = make_runtime(context, settings, num_parked)
         served = Settings(engine=settings, model_name="benchmark")
-        services = make_services(served, EngineClient())
-        bench = Bench(services, runtime, settings)
+        server = make_server(served, EngineClient())
+        bench = Bench(server, runtime, settings)
         try:
             yield bench
         finally:
             bench.close()
-            services.preparation.close()
+            server.close()
 
 
 @contextlib.contextmanager

@@ -22,11 +22,11 @@ from tests.models import DEFAULT_TEMPLATE, TURN_END, TURN_START
 from benchmarks.report import Row, Run, Target, finish, make_parser, parse_arguments
 from benchmarks.request_overhead import watched_method
 from benchmarks.workloads.long_conversation import make_body, make_conversation
-from milepost.api.fields import parse_body
-from milepost.api.openai.chat_prompt import make_prompt, read_reply_wishes
+from milepost.api.http_body import parse_body
+from milepost.api.openai.chat_request import prepare_prompt
 from milepost.api.openai.schemas import ChatFields
-from milepost.api.services import Services
-from milepost.assemble import make_services
+from milepost.api.server import ServedModel
+from milepost.assemble import make_served_model
 from milepost.chat.reply_memory.reply_store import ReplyKeeper, SampledReply
 from milepost.chat.templates.template import ChatTemplate
 from milepost.config import ChatSettings, EngineSettings, Settings
@@ -54,10 +54,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=290, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=100_000, help="about; default: %(default)s")
     arguments = parse_arguments(parser)
-    services = load_services(arguments.model)
+    model = load_model(arguments.model)
     conversation = make_conversation("harbour", arguments.messages, arguments.tokens)
-    times = measure_turns(services, conversation, arguments.repeats)
-    services.preparation.close()
+    times = measure_turns(model, conversation, arguments.repeats)
+    model.close()
     settings = {
         "messages": len(conversation),
         "tokens": times[-1].num_tokens,
@@ -67,34 +67,34 @@ def main() -> None:
     finish(Run(name, arguments.model, settings, arguments.results), make_rows(times))
 
 
-def load_services(path: Path) -> Services:
+def load_model(path: Path) -> ServedModel:
     """Return the front end for a vocabulary, with the template of the tests."""
     engine = EngineSettings(model_path=str(path), cache_on_disk=False)
-    services = make_services(Settings(engine=engine, model_name=path.stem), EngineClient())
+    model = make_served_model(Settings(engine=engine, model_name=path.stem), EngineClient())
     template = DEFAULT_TEMPLATE
-    if TURN_START not in services.vocab.control_texts():
+    if TURN_START not in model.vocab.control_texts():
         for text, turn in GEMMA_TURNS.items():
             template = template.replace(text, turn)
-    services.preparation.close()
+    model.close()
     chat = ChatSettings(chat_template=template)
-    return make_services(Settings(engine=engine, chat=chat, model_name=path.stem), EngineClient())
+    return make_served_model(
+        Settings(engine=engine, chat=chat, model_name=path.stem), EngineClient()
+    )
 
 
-def measure_turns(services: Services, conversation: list[Message], repeats: int) -> list[TurnTimes]:
+def measure_turns(model: ServedModel, conversation: list[Message], repeats: int) -> list[TurnTimes]:
     """Prepare a conversation, and then turn after turn of it; the first ones are warm-ups."""
-    keeper = ReplyKeeper(services.replies, services.vocab)
+    keeper = ReplyKeeper(model.replies, model.vocab)
     times = []
     for number in range(repeats + NUM_WARM_UPS):
         fields = parse_body(ChatFields, json.dumps(make_body(conversation, 2)).encode())
-        wishes = read_reply_wishes(services, fields)
         gc.collect()
         gc.freeze()  # as the server does it
         with watched_method(ChatTemplate, "render") as rendering:
             started = time.perf_counter()
-            prompt = make_prompt(services, fields, wishes).prompt
+            prompt = prepare_prompt(model, fields)
             elapsed_s = time.perf_counter() - started
-        assert prompt.reply is not None
-        assert prompt.replies is not None
+        assert prompt.context is not None
         times.append(
             TurnTimes(
                 1000 * rendering.first_s,
@@ -104,19 +104,19 @@ def measure_turns(services: Services, conversation: list[Message], repeats: int)
             )
         )
         text = f"Step {number} is done, and the files of the next one were read."
-        reply = sample_by_characters(services, text)
-        keeper.keep_reply(prompt.reply, reply, lambda _: False)
+        reply = sample_by_characters(model, text)
+        keeper.keep_reply(prompt.context, reply, lambda _: False)
         conversation.append({"role": "assistant", "content": "".join(reply.texts)})
         conversation.append({"role": "user", "content": f"Go on with step {number + 1}."})
     return times[NUM_WARM_UPS:]
 
 
-def sample_by_characters(services: Services, text: str) -> SampledReply:
+def sample_by_characters(model: ServedModel, text: str) -> SampledReply:
     """Return a reply in one token a character, as far as the vocabulary has them."""
     reply = SampledReply(is_complete=True)
     for char in text:
-        tokens = services.vocab.tokenize(char, add_special=False, parse_special=False)
-        piece = b"".join(map(services.vocab.token_bytes, tokens)).decode()
+        tokens = model.vocab.tokenize(char, add_special=False, parse_special=False)
+        piece = b"".join(map(model.vocab.token_bytes, tokens)).decode()
         reply.add(piece, tokens)
     return reply
 

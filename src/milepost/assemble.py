@@ -24,10 +24,8 @@ import uvicorn
 import uvloop
 
 from milepost.api.app import create_app
-from milepost.api.services import Services
-from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.reply_matching import ReplyMatcher
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.api.server import ServedModel, Server
+from milepost.chat.prompts.prepare import PromptPreparer
 from milepost.chat.reply_memory.reply_disk import ReplyDisk
 from milepost.chat.reply_memory.reply_store import ReplyStore
 from milepost.chat.templates.report import describe_template, load_template, log_consequences
@@ -68,7 +66,7 @@ async def run_server(settings: Settings) -> None:
     with contextlib.closing(listener):
         first_load = supervisor.start(progress.show)
         try:
-            server = make_http_server(make_services(settings, client))
+            server = make_http_server(make_server(settings, client))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             await asyncio.wait([first_load, serving], return_when=asyncio.FIRST_COMPLETED)
             if first_load.done():
@@ -95,27 +93,29 @@ def freeze_garbage() -> None:
     gc.freeze()
 
 
-def make_services(settings: Settings, client: EngineClient) -> Services:
-    """Load the vocabulary and the templates of the model, and put the services together."""
+def make_server(settings: Settings, client: EngineClient) -> Server:
+    """Return the server with the one model that it serves."""
+    return Server(settings=settings.server, models=(make_served_model(settings, client),))
+
+
+def make_served_model(settings: Settings, client: EngineClient) -> ServedModel:
+    """Load the vocabulary and the templates of a model, and put its parts together."""
     model = Model(
         open_library(), Path(settings.engine.model_path), ModelParams(vocab_only=True)
     )  # lives as long as the process: the vocabulary belongs to it
-    templates = load_model_templates(model, settings)
     replies = ReplyStore()
     reply_disk = ReplyDisk(replies)
     client.on_loaded = partial(open_reply_disk, reply_disk)
-    return Services(
+    return ServedModel(
+        name=settings.model_name,
+        settings=settings,
         engine=client,
         vocab=model.vocab,
-        templates=templates,
-        boundaries=BoundaryFinder(templates, ReplyMatcher(replies, model.vocab)),
-        tokenizer=PromptTokenizer(model.vocab),
+        prompts=PromptPreparer(load_model_templates(model, settings), model.vocab, replies),
         media=MediaLoader(settings.media, settings.server.max_body_bytes),
-        settings=settings,
-        model_name=settings.model_name,
-        created=int(time.time()),
         replies=replies,
         reply_disk=reply_disk,
+        created=int(time.time()),
     )
 
 
@@ -187,11 +187,11 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
 
-def make_http_server(services: Services) -> uvicorn.Server:
+def make_http_server(server: Server) -> uvicorn.Server:
     """Return the HTTP server, not yet started."""
-    app: Any = create_app(services)
-    if services.settings.server.record:
-        app = Recorder(app, Path(services.settings.server.record).expanduser())
+    app: Any = create_app(server)
+    if server.settings.record:
+        app = Recorder(app, Path(server.settings.record).expanduser())
     return HttpServer(
         uvicorn.Config(
             app,
@@ -199,7 +199,7 @@ def make_http_server(services: Services) -> uvicorn.Server:
             access_log=False,
             server_header=False,
             lifespan="on",
-            timeout_keep_alive=services.settings.server.timeout_s,
+            timeout_keep_alive=server.settings.timeout_s,
             timeout_graceful_shutdown=STREAM_GRACE_S,
         )
     )

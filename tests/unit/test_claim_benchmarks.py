@@ -65,11 +65,10 @@ def test_the_parts_of_a_request_add_up(tmp_path: Path) -> None:
 
 
 def test_replies_of_prepared_turns_come_back_exact(tmp_path: Path) -> None:
-    model = write_model("full", tmp_path / "tiny.gguf")
-    services = turn_preparation.load_services(model)
+    model = turn_preparation.load_model(write_model("full", tmp_path / "tiny.gguf"))
     conversation = make_conversation("harbour", 12, 600)
-    times = turn_preparation.measure_turns(services, conversation, repeats=3)
-    services.preparation.close()
+    times = turn_preparation.measure_turns(model, conversation, repeats=3)
+    model.close()
     assert [each.num_exact for each in times] == [2, 3, 4]
     assert all(each.rendering_ms > 0 and each.preparation_ms > 0 for each in times)
 

@@ -17,12 +17,12 @@ from milepost.api.native.completion import build_native_completion_router
 from milepost.api.native.routes import build_native_router
 from milepost.api.openai.chat import build_chat_router
 from milepost.api.openai.completions import build_completions_router
-from milepost.api.services import Services
+from milepost.api.server import Server
 from milepost.api.token_counts import build_token_counts_router
 
 
-def create_app(services: Services) -> FastAPI:
-    """Return the app that serves one model.
+def create_app(server: Server) -> FastAPI:
+    """Return the app of a server.
 
     It has no generated documents: requests are parsed from raw bytes, so they would say nothing.
     """
@@ -30,10 +30,7 @@ def create_app(services: Services) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        services.preparation.close()
-        if services.reply_disk is not None:
-            services.reply_disk.close()
-        services.media.close()
+        server.close()
 
     app = FastAPI(
         docs_url=None,
@@ -52,6 +49,8 @@ def create_app(services: Services) -> FastAPI:
         build_cache_router,
         build_health_router,
     ):
-        app.include_router(build_router(services))
-    app.add_middleware(RequestGate, services=services)
+        app.include_router(build_router(server))
+    app.add_middleware(
+        RequestGate, api_keys=server.settings.api_keys, check_ready=server.check_ready
+    )
     return app

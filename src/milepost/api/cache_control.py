@@ -6,9 +6,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.fields import field_error, parse_body
-from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.request_log import RequestRecord
+from milepost.api.gate import RequestRecord
+from milepost.api.http_body import JsonResponse, field_error, parse_body, read_body
 from milepost.api.schemas_cache import (
     FreedAnswer,
     PinnedAnswer,
@@ -18,7 +17,7 @@ from milepost.api.schemas_cache import (
     request_shape,
     why_answer,
 )
-from milepost.api.services import Services
+from milepost.api.server import Server
 from milepost.errors import NotFound
 from milepost.protocol.cache import CacheAction
 
@@ -26,55 +25,57 @@ DEFAULT_NODES = 64
 MAX_NODES = 1024  # the engine's limit
 
 
-def build_cache_router(services: Services) -> APIRouter:
+def build_cache_router(server: Server) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
-    max_body_bytes = services.settings.server.max_body_bytes
+    max_body_bytes = server.settings.max_body_bytes
 
     @router.get("/requests")
     async def requests() -> Response:
-        records = services.requests.latest()
+        records = server.requests.latest()
         return JsonResponse(RequestList(requests=tuple(map(request_shape, records))))
 
     @router.get("/requests/{request_id}/why")
     async def why(request_id: str) -> Response:
-        return JsonResponse(why_answer(_find(services, request_id)))
+        return JsonResponse(why_answer(_find(server, request_id)))
 
     @router.get("/cache")
     async def cache(request: Request) -> Response:
-        summary = await services.engine.get_cache(_read_max_nodes(request))
+        summary = await server.choose_model().engine.get_cache(_read_max_nodes(request))
         return JsonResponse(cache_answer(summary))
 
     @router.delete("/cache")
     async def clear() -> Response:
-        changed = await services.engine.change_cache("clear")
-        services.forget_replies()
+        model = server.choose_model()
+        changed = await model.engine.change_cache("clear")
+        model.forget_replies()
         return JsonResponse(FreedAnswer(freed_bytes=changed.freed_bytes))
 
     @router.post("/cache/pin")
     async def pin(request: Request) -> Response:
         fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
-        await _change(services, fields.request_id, "pin")
+        await _change(server, fields.request_id, "pin")
         return JsonResponse(PinnedAnswer(request_id=fields.request_id, pinned=True))
 
     @router.post("/cache/unpin")
     async def unpin(request: Request) -> Response:
         fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
-        await _change(services, fields.request_id, "unpin")
+        await _change(server, fields.request_id, "unpin")
         return JsonResponse(PinnedAnswer(request_id=fields.request_id, pinned=False))
 
     @router.post("/cache/drop")
     async def drop(request: Request) -> Response:
         fields = parse_body(RequestIdFields, await read_body(request, max_body_bytes))
-        freed_bytes = await _change(services, fields.request_id, "drop")
-        services.forget_replies(_find(services, fields.request_id).history_keys)
+        freed_bytes = await _change(server, fields.request_id, "drop")
+        record = _find(server, fields.request_id)
+        server.choose_model(record.model_name).forget_replies(record.history_keys)
         return JsonResponse(FreedAnswer(freed_bytes=freed_bytes))
 
     return router
 
 
-def _find(services: Services, request_id: str) -> RequestRecord:
-    record = services.requests.find(request_id)
+def _find(server: Server, request_id: str) -> RequestRecord:
+    record = server.requests.find(request_id)
     if record is None:
         raise NotFound(
             f"there is no request {request_id!r} among the last ones; GET /requests lists them"
@@ -82,11 +83,13 @@ def _find(services: Services, request_id: str) -> RequestRecord:
     return record
 
 
-async def _change(services: Services, request_id: str, action: CacheAction) -> int:
+async def _change(server: Server, request_id: str, action: CacheAction) -> int:
     """Pin, unpin or drop the conversations of a request; return the bytes that became free."""
     freed_bytes = 0
-    for engine_id in _find(services, request_id).engine_ids:
-        changed = await services.engine.change_cache(action, engine_id)
+    record = _find(server, request_id)
+    engine = server.choose_model(record.model_name).engine
+    for engine_id in record.engine_ids:
+        changed = await engine.change_cache(action, engine_id)
         if not changed.found:
             raise NotFound(
                 f"the engine does not know the tokens of {request_id} (any more): it has not "

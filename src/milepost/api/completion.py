@@ -2,19 +2,22 @@
 
 Checks what can be checked before the engine works, opens one generation for each prompt, and
 yields their events under the index that a choice has in the answer: prompt by prompt, each with
-`num_choices` choices. Dialects turn events into their shapes.
+`num_choices` choices. Dialects turn events into their shapes; what their streams have in common,
+the order of frames and running timings, is here as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from milepost.api.request_log import RequestRecord
-from milepost.api.services import Services
-from milepost.api.shapes import ChoiceResult
+from milepost.api.gate import RequestRecord
+from milepost.api.generation_fields import AnswerOptions
+from milepost.api.server import ServedModel, Server
+from milepost.api.shapes import ChoiceResult, TimingsShape, timings_shape
 from milepost.chat.prompts.reply_matching import RepliesFound
 from milepost.chat.reply_memory.reply_store import ReplyContext, ReplyKeeper, SampledReply
 from milepost.errors import ContextExceeded, InvalidRequest
@@ -25,6 +28,7 @@ from milepost.protocol.messages import (
     GenerationParams,
     PromptInput,
     PromptProgress,
+    Timings,
 )
 from milepost.workers.client import NO_MEDIA, Generation, MediaContents
 
@@ -55,13 +59,15 @@ class Completion:
 
     def __init__(
         self,
-        services: Services,
+        server: Server,
+        model: ServedModel,
         prompts: Sequence[Prompt],
         params: GenerationParams,
         record: RequestRecord,
     ) -> None:
         assert prompts, "a request has at least one prompt"
-        self._services = services
+        self._requests = server.requests
+        self._engine = model.engine
         self._prompts = prompts
         self._params = params
         self._record = record
@@ -71,16 +77,16 @@ class Completion:
         self.num_choices = params.num_choices  # of each prompt
         self.num_results = len(prompts) * self.num_choices  # of all prompts
         self._sampled = [SampledReply() for _ in range(self.num_results)]
-        self._keeper = ReplyKeeper(services.replies, services.vocab)
+        self._keeper = ReplyKeeper(model.replies, model.vocab)
 
     async def __aenter__(self) -> Completion:
         # Several prompts are let in together: a request that always had too many could not be sent.
-        self._services.engine.check_room(self.num_choices)
-        self._services.requests.add(self._record)
+        self._engine.check_room(self.num_choices)
+        self._requests.add(self._record)
         async with AsyncExitStack() as stack:
             for number, prompt in enumerate(self._prompts):
                 generation = await stack.enter_async_context(
-                    self._services.engine.generate(prompt.input, self._params, prompt.contents)
+                    self._engine.generate(prompt.input, self._params, prompt.contents)
                 )
                 self._generations.append(generation)
                 self._record.engine_ids.append(generation.request_id)
@@ -157,7 +163,8 @@ class Completion:
 
 
 def plan_completion(
-    services: Services,
+    server: Server,
+    model: ServedModel,
     prompts: Sequence[Prompt],
     params: GenerationParams,
     record: RequestRecord,
@@ -167,7 +174,7 @@ def plan_completion(
     Raises InvalidRequest for an empty prompt, ContextExceeded for one that is too long, and
     Unavailable while there is no model.
     """
-    num_context_tokens = services.model.num_context_tokens
+    num_context_tokens = model.info.num_context_tokens
     for prompt in prompts:
         num_tokens = prompt.input.num_tokens
         if num_tokens == 0 and not prompt.input.media:
@@ -176,5 +183,108 @@ def plan_completion(
             raise ContextExceeded(num_tokens, num_context_tokens)
     if prompts and (replies := prompts[0].replies) is not None:
         record.replies, record.history_keys = replies.counts, replies.history_keys
+    record.model_name = model.name
     record.num_prompt_tokens = sum(prompt.input.num_tokens for prompt in prompts)
-    return Completion(services, prompts, params, record)
+    return Completion(server, model, prompts, params, record)
+
+
+class RunningTimings:
+    """Timings of choices that are not finished, from what the front end sees of them.
+
+    The exact ones come with `Finished`; these serve clients that show a rate while they read.
+    """
+
+    def __init__(self, num_results: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._progress: PromptProgress | None = None
+        self._first_token_s: list[float | None] = [None] * num_results
+
+    def note_progress(self, progress: PromptProgress) -> None:
+        """Take the latest progress of the prefill."""
+        self._progress = progress
+
+    def after_tokens(self, index: int, num_decoded: int) -> TimingsShape:
+        """Return the timings of a choice that has just got its `num_decoded`th token."""
+        now_s = self._clock()
+        first_s = self._first_token_s[index]
+        if first_s is None:
+            first_s = self._first_token_s[index] = now_s
+        progress = self._progress
+        num_cached = progress.num_cached if progress else 0
+        return timings_shape(
+            Timings(
+                cache_n=num_cached,
+                prompt_n=progress.num_processed - num_cached if progress else 0,
+                prompt_ms=progress.elapsed_ms if progress else 0.0,
+                predicted_n=num_decoded,
+                predicted_ms=1e3 * (now_s - first_s),
+            )
+        )
+
+
+class CompletionStream(ABC):
+    """A `StreamSource` over a completion; a dialect says what each frame holds.
+
+    A method that returns empty bytes sends nothing.
+    """
+
+    def __init__(
+        self, completion: Completion, options: AnswerOptions, clock: Callable[[], float]
+    ) -> None:
+        self.completion = completion
+        self.options = options
+        self.num_decoded = [0] * completion.num_results  # tokens seen so far, per choice
+        self._running = RunningTimings(completion.num_results, clock)
+
+    async def __aenter__(self) -> CompletionStream:
+        await self.completion.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.completion.__aexit__(*exc_info)
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield the frames of the stream."""
+        if frame := self.begin():
+            yield frame
+        async for index, event in self.completion.events():
+            if isinstance(event, Delta):
+                frame = self._delta_frame(index, event)
+            elif isinstance(event, Finished):
+                frame = self.finish(index, event)
+            else:
+                self._running.note_progress(event)
+                frame = self.progress(index, event) if self.options.progress else b""
+            if frame:
+                yield frame
+        if frame := self.end():
+            yield frame
+
+    def _delta_frame(self, index: int, delta: Delta) -> bytes:
+        self.num_decoded[index] += len(delta.tokens)
+        timings = None
+        if self.options.timings_per_token:
+            timings = self._running.after_tokens(index, self.num_decoded[index])
+        if not (delta.text or delta.logprobs or (self.options.tokens and delta.tokens)):
+            return b""  # text is held back: it may become a stop string or a character
+        return self.delta(index, delta, timings)
+
+    @abstractmethod
+    def begin(self) -> bytes:
+        """Return what is sent at once, before the prefill."""
+
+    @abstractmethod
+    def progress(self, index: int, progress: PromptProgress) -> bytes:
+        """Return the frame for the progress of a prefill."""
+
+    @abstractmethod
+    def delta(self, index: int, delta: Delta, timings: TimingsShape | None) -> bytes:
+        """Return the frame for new text."""
+
+    @abstractmethod
+    def finish(self, index: int, end: Finished) -> bytes:
+        """Return the frame for the end of a choice."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """Return what ends the stream."""

@@ -1,8 +1,9 @@
 """The outermost layer: every request passes here, and every exception ends here.
 
 Refuses requests without a key and, as llama-server does, all but the root page while the model is
-loading; answers OPTIONS without inviting foreign origins; turns exceptions into answers; writes
-one line per request into the log.
+loading; answers OPTIONS without inviting foreign origins; turns exceptions into answers; keeps a
+record of each request, of which it writes one line into the log. Neither holds texts, but for the
+few words at a divergence that a cache report has.
 """
 
 from __future__ import annotations
@@ -10,15 +11,130 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from milepost.api.error_responses import error_response, log_error
-from milepost.api.request_log import RequestRecord, describe_words, record_of
-from milepost.api.services import LOADING, Services
-from milepost.errors import AuthenticationFailed, ClientLeft, MilepostError, Unavailable
+from milepost.chat.prompts.reply_matching import ReplyCounts
+from milepost.errors import AuthenticationFailed, ClientLeft
+from milepost.protocol.cache import CacheReport
+from milepost.protocol.messages import Finished
+
+KEY = "milepost.record"  # in the ASGI scope
+MAX_REQUESTS = 256  # the engine remembers as many for pins and drops
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled while a request is answered; written by the gate when it is over."""
+
+    status: int = 0  # 0: nothing was sent
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_decoded_tokens: int = 0
+    was_abandoned: bool = False  # the client left before the end
+    path: str = ""
+    received_s: float = 0.0  # Unix time
+    elapsed_s: float = -1.0  # until the answer was sent; -1: it is under way
+    answer_id: str = ""  # of a completion
+    model_name: str = ""  # that it was sent to
+    engine_ids: list[int] = field(default_factory=list)  # one for each prompt
+    replies: ReplyCounts | None = None  # in the conversation; None where there is none
+    history_keys: tuple[bytes, ...] = ()  # of the conversation up to each message
+    ends: list[Finished] = field(default_factory=list)  # of the first choice of each prompt
+
+    @property
+    def reports(self) -> list[CacheReport]:
+        """What became of the prompts, as far as they have ended."""
+        return [end.cache for end in self.ends if end.cache is not None]
+
+    def line(self, method: str, path: str, elapsed_s: float) -> str:
+        """Return the line for the log."""
+        # Quoted, so that a path with a line break cannot forge a line of the log.
+        parts = [f"{method} {quote(path)} {self.status or '-'} {elapsed_s * 1e3:.0f} ms"]
+        if self.num_prompt_tokens:
+            parts.append(
+                f"prompt {self.num_prompt_tokens} (cached {self.num_cached_tokens}), "
+                f"decoded {self.num_decoded_tokens}"
+            )
+        if self.reports:
+            parts.append(describe_reports(self.reports))
+            if self.replies is not None and self.replies.total:
+                parts.append(f"{self.replies.exact} of {self.replies.total} replies exact")
+            parts.append(self.answer_id)
+        if self.was_abandoned:
+            parts.append("client left")
+        return ", ".join(parts)
+
+
+class RequestHistory:
+    """The records of the last completions, by the id of their answer.
+
+    A ring, not a cache: to look at one does not keep it.
+    """
+
+    def __init__(self, max_requests: int = MAX_REQUESTS) -> None:
+        self._max_requests = max_requests
+        self._records: OrderedDict[str, RequestRecord] = OrderedDict()  # the latest last
+
+    def add(self, record: RequestRecord) -> None:
+        """Keep the record of a request that begins; it is filled while it goes on."""
+        self._records[record.answer_id] = record
+        while len(self._records) > self._max_requests:
+            self._records.popitem(last=False)
+
+    def find(self, answer_id: str) -> RequestRecord | None:
+        """Return a record; None if there is none, or none any more."""
+        return self._records.get(answer_id)
+
+    def latest(self) -> list[RequestRecord]:
+        """Return all records, the latest first."""
+        return list(reversed(self._records.values()))
+
+
+def describe_reports(reports: list[CacheReport]) -> str:
+    """Return a part of a line of the log; without words of the prompt."""
+    sources = "+".join(dict.fromkeys(report.source for report in reports))
+    reasons = "+".join(dict.fromkeys(report.reason for report in reports))
+    num_bytes = sum(report.num_restored_bytes for report in reports)
+    restore_ms = sum(report.restore_ms for report in reports)
+    return (
+        f"from {sources} ({num_bytes / 1e6:.1f} MB in {restore_ms:.1f} ms), "
+        f"prefilled {sum(report.num_prefilled for report in reports)} "
+        f"in {sum(report.num_prefill_chunks for report in reports)} chunks, "
+        f"{sum(report.num_prefilled_twice for report in reports)} of them again, "
+        f"kept {sum(report.num_checkpoints for report in reports)} checkpoints, {reasons}"
+    )
+
+
+def describe_words(record: RequestRecord) -> str:
+    """Return where the prompts of a request part from what is known, with words of both sides."""
+    return "; ".join(
+        f"parts at token {found.pos}: {found.prompt_excerpt!r} instead of {found.known_excerpt!r}"
+        for found in (report.divergence for report in record.reports)
+        if found is not None
+    )
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """Return the record of the request that a scope belongs to."""
+    record = scope.setdefault(KEY, RequestRecord())
+    assert isinstance(record, RequestRecord), "the key is ours"
+    return record
+
+
+def name_record(scope: Scope, answer_id: str) -> RequestRecord:
+    """Return the record of a request that will be answered by a completion with that id."""
+    record = record_of(scope)
+    record.answer_id = answer_id
+    return record
+
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +146,12 @@ METHODS = "GET, POST, DELETE, OPTIONS"
 class RequestGate:
     """ASGI middleware around the whole app."""
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
+    def __init__(
+        self, app: ASGIApp, api_keys: Iterable[str], check_ready: Callable[[], None]
+    ) -> None:
         self._app = app
-        self._engine = services.engine
-        self._keys = tuple(key.encode() for key in services.settings.server.api_keys)
+        self._check_ready = check_ready  # raises Unavailable while no request can be answered
+        self._keys = tuple(key.encode() for key in api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -61,7 +179,8 @@ class RequestGate:
                 return
             if scope["path"] not in KEYLESS_PATHS:
                 self._check_key(Headers(scope=scope))
-            self._check_ready(scope["path"])
+            if scope["path"] != "/":
+                self._check_ready()
             await self._app(scope, receive, send)
         except ClientLeft:
             record.was_abandoned = True
@@ -80,18 +199,6 @@ class RequestGate:
         matches = [hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys]
         if not any(matches):
             raise AuthenticationFailed("Invalid API Key")
-
-    def _check_ready(self, path: str) -> None:
-        if path == "/" or self._engine.state == "ready":
-            return
-        raise self._unready()
-
-    def _unready(self) -> MilepostError:
-        if self._engine.state == "failed":
-            return Unavailable(f"the model cannot be served: {self._engine.failure}")
-        if self._engine.state == "restarting":
-            return Unavailable("the engine has ended unexpectedly and is restarting")
-        return Unavailable(LOADING)
 
 
 def _noting(send: Send, record: RequestRecord) -> Send:

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from milepost import __version__
 from milepost.api.http_body import JsonResponse
-from milepost.api.services import Services
+from milepost.api.server import Server
 from milepost.errors import NotSupported
 from milepost.metrics.catalogue import FrontEndCounts
 
@@ -19,7 +19,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "ok"
 
 
-def build_health_router(services: Services) -> APIRouter:
+def build_health_router(server: Server) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
@@ -31,23 +31,24 @@ def build_health_router(services: Services) -> APIRouter:
     @router.api_route("/", methods=["GET", "HEAD"])
     async def root() -> Response:
         return PlainTextResponse(
-            f"milepost {__version__} serves {services.model_name}.\n"
+            f"milepost {__version__} serves {server.choose_model().name}.\n"
             "Point an OpenAI client at /v1, for example /v1/chat/completions.\n"
         )
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        if not services.settings.server.metrics:
+        if not server.settings.metrics:
             raise NotSupported(
                 "This server does not support metrics endpoint. Start it with `--metrics`"
             )  # llama-server's words: clients look for them
         # Takes 0.1 s to import, which a server without metrics need not spend.
         from milepost.metrics.prometheus import CONTENT_TYPE, render_metrics
 
-        status = await services.engine.get_status()
-        replies = services.boundaries.reply_counts
+        model = server.choose_model()
+        status = await model.engine.get_status()
+        replies = model.prompts.reply_counts
         counts = FrontEndCounts(
-            num_refused=services.engine.line.num_refused,
+            num_refused=model.engine.line.num_refused,
             num_exact_replies=replies.exact,
             num_unknown_replies=replies.unknown,
             num_changed_replies=replies.changed,

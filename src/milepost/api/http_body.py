@@ -1,14 +1,116 @@
-"""Bodies in and out: a request body is read up to a limit, an answer is encoded with msgspec."""
+"""What all bodies share: request bodies are read up to a limit and parsed, answers are encoded.
+
+Requests are parsed straight from bytes. Unknown fields are ignored and null means "not given", as
+in llama-server. Fields of mixed type (`stop`, `prompt`, `logit_bias`, ...) are declared `Any`
+and read by functions of their own, because pydantic's errors for unions say little.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from milepost.errors import BodyTooLarge, ClientLeft
+from milepost.errors import BodyTooLarge, ClientLeft, InvalidRequest
+
+MAX_SHOWN_CHARS = 60  # of a value that is quoted in an error
+
+WANTED = {  # pydantic's type of error -> what would have been right
+    "missing": "is required",
+    "int_type": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_from_float": "must be an integer",
+    "int_parsing_size": "must be an integer of at most 64 bits",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode text",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+
+
+def _refuse_text(value: Any) -> Any:
+    # pydantic would take "12" and true for 12; 12.0 is fine, for llama-server too
+    if isinstance(value, (str, bool)):
+        raise PydanticCustomError("int_type", "must be an integer")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_refuse_text)]
+Number = Annotated[float, Strict()]
+Boolean = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+
+
+class RequestModel(BaseModel):
+    """Base of all request bodies."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, protected_namespaces=())
+
+
+M = TypeVar("M", bound=RequestModel)
+
+
+def parse_body(model: type[M], body: bytes) -> M:
+    """Read a request body; raises InvalidRequest that names the first field that is wrong."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=True)[0]
+    raise _explain(details, body)
+
+
+def quote(value: Any) -> str:
+    """Return a value as it stands in a sentence: JSON, shortened."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def field_error(param: str, wanted: str, value: Any) -> InvalidRequest:
+    """Return the error for a field: `wanted` is "must be ..."."""
+    return InvalidRequest(f"'{param}' {wanted}, but is {quote(value)}", param=param)
+
+
+def _explain(details: ErrorDetails, body: bytes) -> InvalidRequest:
+    kind = details["type"]
+    if kind == "json_invalid":
+        if not body.strip():
+            return InvalidRequest("the request has no body; a JSON object is expected")
+        reason = details.get("ctx", {}).get("error", details["msg"])
+        return InvalidRequest(f"the body is not valid JSON: {reason}")
+    param = _path(details["loc"])
+    if not param:
+        return InvalidRequest("the body must be a JSON object")
+    wanted = WANTED.get(kind)
+    if kind == "missing":
+        return InvalidRequest(f"'{param}' is required", param=param)
+    if wanted is None:
+        return InvalidRequest(f"'{param}': {details['msg']}", param=param)
+    return field_error(param, wanted, details["input"])
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if path else step
+    return path
 
 
 class JsonResponse(Response):

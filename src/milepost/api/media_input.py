@@ -8,14 +8,14 @@ from dataclasses import replace
 import msgspec
 
 from milepost.api.completion import Prompt
-from milepost.api.services import Services
+from milepost.api.server import ServedModel
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.errors import InvalidRequest
 from milepost.protocol.messages import MediaRef, ModelInfo
 
 
 async def add_media(
-    services: Services, prompt: Prompt, parts: Sequence[MediaPart], positions: Sequence[int]
+    model: ServedModel, prompt: Prompt, parts: Sequence[MediaPart], positions: Sequence[int]
 ) -> Prompt:
     """Return the prompt with its media; `positions` are where they stand among its tokens.
 
@@ -23,8 +23,8 @@ async def add_media(
     """
     if not parts:
         return prompt
-    check_modalities(services.model, parts)
-    files = await services.media.load(parts, services.model.audio_sample_rate)
+    check_modalities(model.info, parts)
+    files = await model.media.load(parts, model.info.audio_sample_rate)
     media = tuple(
         MediaRef(
             pos=pos,
@@ -39,15 +39,15 @@ async def add_media(
     return replace(prompt, input=msgspec.structs.replace(prompt.input, media=media), files=files)
 
 
-def check_modalities(model: ModelInfo, parts: Sequence[MediaPart]) -> None:
+def check_modalities(info: ModelInfo, parts: Sequence[MediaPart]) -> None:
     """Raise InvalidRequest for the first part that the model cannot take."""
     for part in parts:
-        what, is_taken = "an image", model.has_vision
+        what, is_taken = "an image", info.has_vision
         if part.kind == "audio":
-            what, is_taken = "audio", model.has_audio
+            what, is_taken = "audio", info.has_audio
         if is_taken:
             continue
-        if model.has_vision or model.has_audio:
+        if info.has_vision or info.has_audio:
             reason = "the model's projector takes none; leave it out"
         else:
             reason = (

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from milepost.api.http_body import JsonResponse
-from milepost.api.services import Services
+from milepost.api.server import ServedModel, Server
 from milepost.protocol.messages import ModelInfo
 
 
@@ -60,56 +60,59 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[ModelShape, ...]
 
 
-def build_models_router(services: Services) -> APIRouter:
+def build_models_router(server: Server) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
     @router.get("/v1/models")
     @router.get("/models")
     async def list_models() -> Response:
-        capabilities = capabilities_shape(services)
-        return JsonResponse(ModelList(models=(capabilities,), data=(model_shape(services),)))
+        return JsonResponse(
+            ModelList(
+                models=tuple(map(capabilities_shape, server.models)),
+                data=tuple(map(model_shape, server.models)),
+            )
+        )
 
     @router.get("/v1/models/{name:path}")
     async def get_model(name: str) -> Response:
-        services.check_model_name(name)
-        return JsonResponse(model_shape(services))
+        return JsonResponse(model_shape(server.choose_model(name)))
 
     return router
 
 
-def model_shape(services: Services) -> ModelShape:
-    """Return the entry of the served model."""
-    model = services.model
+def model_shape(model: ServedModel) -> ModelShape:
+    """Return the entry of a served model."""
+    info = model.info
     return ModelShape(
-        id=services.model_name,
-        aliases=services.settings.server.alias,
-        created=services.created,
-        architecture=ArchitectureShape(input_modalities=input_modalities(model)),
+        id=model.name,
+        aliases=model.aliases,
+        created=model.created,
+        architecture=ArchitectureShape(input_modalities=input_modalities(info)),
         meta=ModelMeta(
-            n_vocab=model.num_vocab,
-            n_ctx=model.num_context_tokens,
-            n_ctx_train=model.num_context_train_tokens,
-            n_embd=model.num_embd,
-            n_params=model.num_params,
-            size=model.size_bytes,
-            description=model.description,
-            memory_kind=model.memory_kind,
+            n_vocab=info.num_vocab,
+            n_ctx=info.num_context_tokens,
+            n_ctx_train=info.num_context_train_tokens,
+            n_embd=info.num_embd,
+            n_params=info.num_params,
+            size=info.size_bytes,
+            description=info.description,
+            memory_kind=info.memory_kind,
         ),
     )
 
 
-def capabilities_shape(services: Services) -> ModelCapabilities:
-    """Return what llama-server says of the abilities of the served model."""
-    is_multimodal = len(input_modalities(services.model)) > 1
+def capabilities_shape(model: ServedModel) -> ModelCapabilities:
+    """Return what llama-server says of the abilities of a served model."""
+    is_multimodal = len(input_modalities(model.info)) > 1
     return ModelCapabilities(
-        name=services.model_name,
-        model=services.model_name,
+        name=model.name,
+        model=model.name,
         capabilities=("completion", "multimodal") if is_multimodal else ("completion",),
     )
 
 
-def input_modalities(model: ModelInfo) -> tuple[str, ...]:
+def input_modalities(info: ModelInfo) -> tuple[str, ...]:
     """Return what a model takes."""
-    taken = {"text": True, "image": model.has_vision, "audio": model.has_audio}
+    taken = {"text": True, "image": info.has_vision, "audio": info.has_audio}
     return tuple(name for name, is_taken in taken.items() if is_taken)

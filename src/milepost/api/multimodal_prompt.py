@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from milepost.api.completion import Prompt
-from milepost.api.fields import field_error
+from milepost.api.http_body import field_error
 from milepost.api.media_input import add_media
-from milepost.api.services import Services
+from milepost.api.server import ServedModel, Server
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.prompts.raw_prompts import tokenize_around, tokenize_one, tokenize_raw
 from milepost.chat.vocab import Vocab
@@ -37,15 +37,15 @@ class Draft:
 
 
 async def prepare_raw_prompts(
-    services: Services, prompt: object, num_body_bytes: int
+    server: Server, model: ServedModel, prompt: object, num_body_bytes: int
 ) -> list[Prompt]:
     """Return the prompts in the `prompt` field of `/completion`."""
-    drafts = await services.preparation.run(
-        num_body_bytes, lambda: draft_prompts(services.vocab, prompt)
+    drafts = await server.preparation.run(
+        num_body_bytes, lambda: draft_prompts(model.vocab, prompt)
     )
     return [
         await add_media(
-            services,
+            model,
             Prompt(PromptInput(tokens=encode_tokens(draft.tokens))),
             draft.parts,
             draft.positions,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from milepost.api.cache_sentence import explain, explain_replies
-from milepost.api.fields import RequestModel, Text
-from milepost.api.request_log import RequestRecord
+from milepost.api.gate import RequestRecord
+from milepost.api.http_body import RequestModel, Text
 from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.protocol.cache import (
     CacheNode,

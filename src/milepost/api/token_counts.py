@@ -10,12 +10,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Prompt
-from milepost.api.fields import parse_body
-from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.openai.chat_prompt import prepare_chat_prompt
+from milepost.api.http_body import JsonResponse, parse_body, read_body
+from milepost.api.openai.chat_request import prepare_chat
 from milepost.api.openai.schemas import ChatFields
-from milepost.api.services import Services
+from milepost.api.server import ServedModel, Server
+from milepost.protocol.messages import PromptInput
 
 
 class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,23 +24,23 @@ class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "response.input_tokens"
 
 
-def build_token_counts_router(services: Services) -> APIRouter:
+def build_token_counts_router(server: Server) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions/input_tokens")
     @router.post("/chat/completions/input_tokens")
     async def count_chat_tokens(request: Request) -> Response:
-        body = await read_body(request, services.settings.server.max_body_bytes)
+        body = await read_body(request, server.settings.max_body_bytes)
         fields = parse_body(ChatFields, body)
-        services.check_model_name(fields.model)
-        chat = await prepare_chat_prompt(services, fields, len(body))
-        return JsonResponse(InputTokens(input_tokens=await count_tokens(services, chat.prompt)))
+        model = server.choose_model(fields.model)
+        prompt, _ = await prepare_chat(server, model, fields, len(body))
+        return JsonResponse(InputTokens(input_tokens=await count_tokens(model, prompt.input)))
 
     return router
 
 
-async def count_tokens(services: Services, prompt: Prompt) -> int:
+async def count_tokens(model: ServedModel, prompt: PromptInput) -> int:
     """Return how many tokens a prompt has, its media included."""
-    counts = await services.engine.count_media(prompt.input.media) if prompt.input.media else ()
-    return prompt.input.num_tokens + sum(counts)
+    counts = await model.engine.count_media(prompt.media) if prompt.media else ()
+    return prompt.num_tokens + sum(counts)

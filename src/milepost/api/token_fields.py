@@ -1,4 +1,4 @@
-"""Request fields that need the vocabulary or have several forms: logit_bias, samplers, stop."""
+"""Request fields that need the vocabulary or have several forms: logit_bias, samplers."""
 
 from __future__ import annotations
 
@@ -7,30 +7,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from milepost.api.fields import field_error, quote
+from milepost.api.http_body import field_error, quote
 from milepost.chat.vocab import Vocab
 from milepost.errors import InvalidRequest
-
-SAMPLER_CHARS = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "a": "adaptive_p",
-}
-SAMPLER_NAMES = tuple(SAMPLER_CHARS.values())
-SAMPLER_ALIASES = {
-    "temp": "temperature",
-    "nucleus": "top_p",
-    "typ": "typ_p",
-    "typical": "typ_p",
-    "typical_p": "typ_p",
-}
+from milepost.protocol.sampling import SAMPLER_LETTERS, SAMPLER_NAMES, find_sampler
 
 MAX_BIAS = 3.4028234663852886e38  # largest float32
 
@@ -49,16 +29,6 @@ def parse_sequence_breakers(value: Any) -> tuple[str, ...]:
     if isinstance(value, list) and value and all(isinstance(text, str) for text in value):
         return tuple(value)
     raise field_error("dry_sequence_breakers", "must be a list with at least one string", value)
-
-
-def parse_stop(value: Any) -> tuple[str, ...]:
-    """Return the stop strings of a request: one string or a list; empty ones are dropped."""
-    if value is None:
-        return ()
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise field_error("stop", "must be a string or a list of strings", value)
-    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def parse_logit_bias(value: Any, vocab: Vocab) -> tuple[tuple[int, float], ...]:
@@ -84,25 +54,23 @@ def parse_logit_bias(value: Any, vocab: Vocab) -> tuple[tuple[int, float], ...]:
 
 
 def _sampler_of_char(char: str) -> str:
-    if char not in SAMPLER_CHARS:
+    if char not in SAMPLER_LETTERS:
         raise InvalidRequest(
             f"'samplers' has the unknown letter {quote(char)}; "
-            f"known are {', '.join(f'{key} ({name})' for key, name in SAMPLER_CHARS.items())}",
+            f"known are {', '.join(f'{key} ({name})' for key, name in SAMPLER_LETTERS.items())}",
             param="samplers",
         )
-    return SAMPLER_CHARS[char]
+    return SAMPLER_LETTERS[char]
 
 
 def _sampler_of_name(given: str) -> str:
-    name = given.lower().replace("-", "_")
-    name = SAMPLER_ALIASES.get(name, name)
-    for known in SAMPLER_NAMES:
-        if name in (known, known.replace("_", "")):
-            return known
-    raise InvalidRequest(
-        f"'samplers' has the unknown name {quote(given)}; known are {', '.join(SAMPLER_NAMES)}",
-        param="samplers",
-    )
+    name = find_sampler(given)
+    if name is None:
+        raise InvalidRequest(
+            f"'samplers' has the unknown name {quote(given)}; known are {', '.join(SAMPLER_NAMES)}",
+            param="samplers",
+        )
+    return name
 
 
 def _is_integer(key: str) -> bool:

@@ -14,14 +14,12 @@ from typing import Any
 
 from milepost.config.engine import ALL_LAYERS, AUTO_PARALLEL
 from milepost.config.flag import Flag
-from milepost.config.sampling import SAMPLER_ALIASES, SAMPLER_LETTERS
-from milepost.protocol.sampling import RANDOM_SEED
+from milepost.protocol.sampling import RANDOM_SEED, SAMPLER_LETTERS, find_sampler
 
 TRUE_WORDS = ("1", "true", "on", "enabled")
 FALSE_WORDS = ("0", "false", "off", "disabled")
 AUTO_WORDS = ("auto", "-1")
 
-_SAMPLERS = {name.replace("_", ""): name for name in SAMPLER_LETTERS.values()}
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 
 
@@ -171,8 +169,7 @@ def _parse_json_object(text: str, flag: Flag) -> dict[str, Any]:
 def _parse_samplers(text: str, flag: Flag) -> tuple[str, ...]:
     names = []
     for word in text.split(";"):
-        plain = word.strip().lower().replace("-", "").replace("_", "")
-        name = SAMPLER_ALIASES.get(plain) or _SAMPLERS.get(plain)
+        name = find_sampler(word)
         if name is None:
             raise ValueError(
                 f"has the unknown sampler {word.strip()!r}; there are "

@@ -9,21 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from milepost.config.flag import Flag
-
-SAMPLER_LETTERS = {  # llama-server's letters for --sampler-seq
-    "d": "dry",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "s": "top_n_sigma",
-    "m": "min_p",
-    "t": "temperature",
-    "x": "xtc",
-    "i": "infill",
-    "e": "penalties",
-    "a": "adaptive_p",
-}
-SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
+from milepost.protocol.sampling import SAMPLER_LETTERS
 
 _flag = partial(Flag, group="Sampling")
 

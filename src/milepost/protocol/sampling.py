@@ -1,7 +1,7 @@
 """How the next token of a request is chosen: one record for all dialects.
 
 Field names and meanings are llama-server's, so that what its documents say holds here too.
-Bounds are checked where a request enters (`milepost.api.sampling_fields`), not here.
+Bounds are checked where a request enters (`milepost.api.generation_fields`), not here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,28 @@ import msgspec
 
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED: draw a seed for each request
 
+# llama-server's letters for a sequence of samplers.
+SAMPLER_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "a": "adaptive_p",
+}
+SAMPLER_NAMES = tuple(SAMPLER_LETTERS.values())
+_PLAIN_NAMES = {
+    **{name.replace("_", ""): name for name in SAMPLER_NAMES},
+    "temp": "temperature",
+    "nucleus": "top_p",
+    "typ": "typ_p",
+    "typical": "typ_p",
+    "typicalp": "typ_p",
+}
 DEFAULT_SAMPLERS = (
     "penalties",
     "dry",
@@ -62,3 +84,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias); -inf bans the token
     ignore_eos: bool = False
     grammar: str = ""  # GBNF; empty: unconstrained
+
+
+def find_sampler(name: str) -> str | None:
+    """Return the sampler that a client or a flag means by a name, None for an unknown one."""
+    return _PLAIN_NAMES.get(name.strip().lower().replace("-", "").replace("_", ""))

@@ -15,10 +15,8 @@ from tests.fakes.vocab import FakeVocab
 from tests.models import DEFAULT_TEMPLATE
 
 from milepost.api.app import create_app
-from milepost.api.services import Services
-from milepost.chat.prompts.boundaries import BoundaryFinder
-from milepost.chat.prompts.reply_matching import ReplyMatcher
-from milepost.chat.prompts.tokenizer import PromptTokenizer
+from milepost.api.server import ServedModel, Server
+from milepost.chat.prompts.prepare import PromptPreparer
 from milepost.chat.reply_memory.reply_store import ReplyStore
 from milepost.chat.templates.template_set import load_templates
 from milepost.config import Settings
@@ -33,28 +31,29 @@ class Api:
     settings: Settings = field(default_factory=Settings)
     template: str = DEFAULT_TEMPLATE
 
-    def services(self) -> Services:
+    def server(self, vocab: FakeVocab | None = None) -> Server:
         """Return what the app works with."""
-        vocab = FakeVocab()
-        templates = load_templates({"": self.template}, vocab)
+        return Server(settings=self.settings.server, models=(self.model(vocab),))
+
+    def model(self, vocab: FakeVocab | None = None) -> ServedModel:
+        """Return a model as it is served."""
+        vocab = vocab or FakeVocab()
         replies = ReplyStore()
-        return Services(
+        return ServedModel(
+            name="tiny",
+            settings=self.settings,
             engine=cast(Any, self.engine),
             vocab=vocab,
-            templates=templates,
-            boundaries=BoundaryFinder(templates, ReplyMatcher(replies, vocab)),
-            tokenizer=PromptTokenizer(vocab),
+            prompts=PromptPreparer(load_templates({"": self.template}, vocab), vocab, replies),
             media=MediaLoader(self.settings.media, self.settings.server.max_body_bytes),
-            settings=self.settings,
-            model_name="tiny",
-            created=1_700_000_000,
             replies=replies,
+            created=1_700_000_000,
         )
 
     @contextmanager
     def connection(self) -> Iterator[Callable[..., httpx.Response]]:
         """Yield `send(method, path, **options)`, for many requests to one app."""
-        transport = httpx.ASGITransport(create_app(self.services()))
+        transport = httpx.ASGITransport(create_app(self.server()))
         with asyncio.Runner() as runner:
             client = httpx.AsyncClient(transport=transport, base_url="http://test")
 

@@ -18,9 +18,9 @@ from milepost.api.cache_sentence import (
     explain,
     explain_replies,
 )
-from milepost.api.request_log import RequestHistory, RequestRecord
-from milepost.api.tools_memory import ToolsMemory
+from milepost.api.gate import RequestHistory, RequestRecord
 from milepost.chat.conversation.conversation import make_conversation
+from milepost.chat.prompts.prepare import ToolsMemory
 from milepost.chat.prompts.reply_matching import ReplyCounts
 from milepost.config import ServerSettings, Settings
 from milepost.errors import EngineDied

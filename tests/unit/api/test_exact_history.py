@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,17 +13,11 @@ from tests.unit.api.conftest import Api
 from tests.unit.chat.prompts.test_token_memo import CountingVocab
 
 from milepost.api.completion import plan_completion
+from milepost.api.gate import RequestRecord
 from milepost.api.generation_fields import build_params
-from milepost.api.openai.chat_prompt import (
-    make_prompt,
-    prepare_chat_prompt,
-    read_reply_wishes,
-    render_prompt,
-)
+from milepost.api.openai.chat_request import prepare_chat, prepare_prompt, render_prompt
 from milepost.api.openai.messages import parse_conversation
 from milepost.api.openai.schemas import ChatFields
-from milepost.api.request_log import RequestRecord
-from milepost.chat.prompts.tokenizer import PromptTokenizer
 from milepost.chat.reply_memory.reply_meaning import (
     ReplyMeaning,
     history_key_after,
@@ -79,73 +72,74 @@ def test_each_choice_is_known(api: Api) -> None:
 
 
 def test_what_a_client_saw_before_it_left_is_known(api: Api) -> None:
-    services = api.services()
+    server = api.server()
+    model = server.choose_model()
     api.engine.steps = (delta("ab"), delta("c"), asyncio.Event())
 
     async def leave() -> None:
         fields = ChatFields.model_validate({"messages": [QUESTION]})
-        params = build_params(fields, services, -1)
-        prompt = (await prepare_chat_prompt(services, fields, 100)).prompt
-        async with plan_completion(services, [prompt], params, RequestRecord()) as completion:
+        params = build_params(fields, model, -1)
+        prompt, _ = await prepare_chat(server, model, fields, 100)
+        async with plan_completion(server, model, [prompt], params, RequestRecord()) as completion:
             async for _, event in completion.events():
                 if isinstance(event, Delta) and event.text == "c":
                     break
 
     asyncio.run(leave())
     key = history_key_after(b"", QUESTION)
-    found = [services.replies.find_cut(text, "", key) for text in ("ab", "abc", "a", "abcd")]
+    found = [model.replies.find_cut(text, "", key) for text in ("ab", "abc", "a", "abcd")]
     assert [each and bytes([*each.tokens]) for each in found] == [b"ab", b"abc", None, None]
 
 
 def test_what_ends_after_a_clear_is_forgotten_too(api: Api) -> None:
-    services = api.services()
+    server = api.server()
+    model = server.choose_model()
     api.engine.steps = (delta("ab"), delta("c"), finished())
 
     async def ask(*, clears: bool) -> None:
         fields = ChatFields.model_validate({"messages": [QUESTION]})
-        params = build_params(fields, services, -1)
-        prompt = (await prepare_chat_prompt(services, fields, 100)).prompt
-        async with plan_completion(services, [prompt], params, RequestRecord()) as completion:
+        params = build_params(fields, model, -1)
+        prompt, _ = await prepare_chat(server, model, fields, 100)
+        async with plan_completion(server, model, [prompt], params, RequestRecord()) as completion:
             async for _, event in completion.events():
                 if clears and isinstance(event, Delta) and event.text == "ab":
-                    services.forget_replies()
+                    model.forget_replies()
 
     asyncio.run(ask(clears=True))
-    assert services.replies.replies() == ()
+    assert model.replies.replies() == ()
     asyncio.run(ask(clears=False))
-    assert len(services.replies) == 1
+    assert len(model.replies) == 1
 
 
 def test_a_clear_forgets_the_prompts(api: Api) -> None:
     vocab = CountingVocab()
-    services = replace(api.services(), vocab=vocab, tokenizer=PromptTokenizer(vocab))
+    model = api.model(vocab)
     question = {"role": "user", "content": 4000 * "x"}
     fields = ChatFields.model_validate({"messages": [question]})
-    wishes = read_reply_wishes(services, fields)
 
     def count() -> int:
         vocab.num_chars = 0
-        make_prompt(services, fields, wishes)
+        prepare_prompt(model, fields)
         return vocab.num_chars
 
     assert count() > 4000 > count()
-    services.forget_replies()
+    model.forget_replies()
     assert count() > 4000
 
 
 def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
-    services = api.services()
+    model = api.model()
     meaning = ReplyMeaning("answer", "a thought")
     key = history_key_after(b"", QUESTION)
     before = "<|im_start|>assistant\n"
-    services.replies.add_reply(
+    model.replies.add_reply(
         KeptReply(array("i"), before, meaning.digest, meaning.bare_digest, key, "a thought")
     )
     answer = {"role": "assistant", "content": "answer"}
 
     def prompt(*messages: dict[str, Any], **fields: Any) -> str:
         return render_prompt(
-            services, ChatFields.model_validate({"messages": [*messages], **fields})
+            model, ChatFields.model_validate({"messages": [*messages], **fields})
         ).text
 
     assert "a thought" not in prompt(QUESTION, answer)
@@ -157,7 +151,7 @@ def test_reasoning_that_the_client_left_out_is_put_back(api: Api) -> None:
 
 
 def test_reasoning_about_another_image_is_not_put_back(api: Api) -> None:
-    services = api.services()
+    model = api.model()
     meaning = ReplyMeaning("answer", "a thought")
 
     def messages(source: str) -> list[dict[str, Any]]:
@@ -168,28 +162,28 @@ def test_reasoning_about_another_image_is_not_put_back(api: Api) -> None:
         ]
 
     key = history_keys_of(parse_conversation(messages("data:,a")))[0]
-    services.replies.add_reply(
+    model.replies.add_reply(
         KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, key, "a thought")
     )
     for source, is_there in (("data:,a", True), ("data:,b", False)):
         fields = {"messages": messages(source), "restore_reasoning": True}
-        text = render_prompt(services, ChatFields.model_validate(fields)).text
+        text = render_prompt(model, ChatFields.model_validate(fields)).text
         assert ("a thought" in text) is is_there
 
 
 def test_a_flag_puts_reasoning_back_for_all_requests(api: Api) -> None:
     api.settings = Settings(chat=ChatSettings(restore_reasoning=True))
-    services = api.services()
+    model = api.model()
     meaning = ReplyMeaning("answer", "a thought")
     key = history_key_after(b"", QUESTION)
-    services.replies.add_reply(
+    model.replies.add_reply(
         KeptReply(array("i"), "", meaning.digest, meaning.bare_digest, key, "a thought")
     )
     messages = [QUESTION, {"role": "assistant", "content": "answer"}]
 
     for wanted, is_there in ((None, True), (True, True), (False, False)):
         fields = {"messages": messages, "restore_reasoning": wanted}
-        text = render_prompt(services, ChatFields.model_validate(fields)).text
+        text = render_prompt(model, ChatFields.model_validate(fields)).text
         assert ("a thought" in text) is is_there
 
 
@@ -215,8 +209,8 @@ def test_reasoning_is_open_in_a_generation_prompt_only(
     api: Api, fields: dict[str, Any], is_open: bool
 ) -> None:
     api.template = REASONING
-    services = api.services()
+    model = api.model()
     question = {"role": "user", "content": "What does `<think>` do?"}
     request = ChatFields.model_validate({"messages": [question], **fields})
-    prompt = make_prompt(services, request, read_reply_wishes(services, request))
-    assert prompt.reply.in_reasoning is is_open
+    prompt = prepare_prompt(model, request)
+    assert prompt.plan.in_reasoning is is_open

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.api.fields import parse_body, quote
+from milepost.api.http_body import parse_body, quote
 from milepost.api.native.schemas import TokenizeFields
 from milepost.api.openai.schemas import ChatFields
 from milepost.errors import InvalidRequest

@@ -194,7 +194,7 @@ def test_a_client_that_leaves_is_noted(api: Api, caplog: pytest.LogCaptureFixtur
 
     async def run() -> None:
         api.engine.steps = (delta("a"), asyncio.Event())
-        app = create_app(api.services())
+        app = create_app(api.server())
         messages: Iterator[dict[str, object]] = iter(
             [
                 {"type": "http.request", "body": b'{"prompt": "hi"}', "more_body": False},

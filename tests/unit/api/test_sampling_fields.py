@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from tests.fakes.vocab import FakeVocab
 
-from milepost.api.fields import parse_body
-from milepost.api.sampling_fields import (
+from milepost.api.generation_fields import (
     SamplingContext,
     SamplingFields,
     build_sampling_params,
 )
+from milepost.api.http_body import parse_body
 from milepost.errors import InvalidRequest
 from milepost.protocol.sampling import RANDOM_SEED, SamplingParams
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.fakes.vocab import FakeVocab
 
+from milepost.api.generation_fields import parse_stop
 from milepost.api.token_fields import (
     parse_logit_bias,
     parse_samplers,
     parse_sequence_breakers,
-    parse_stop,
 )
 from milepost.errors import InvalidRequest
 

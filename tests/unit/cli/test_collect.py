@@ -14,8 +14,7 @@ from milepost.cli.collect import (
     unknown_variables,
 )
 from milepost.config import EngineSettings, Settings
-from milepost.config.sampling import SAMPLER_LETTERS
-from milepost.protocol.sampling import DEFAULT_SAMPLERS, SamplingParams
+from milepost.protocol.sampling import DEFAULT_SAMPLERS, SAMPLER_LETTERS, SamplingParams
 
 
 def collect(environment: dict[str, str] | None = None, **given: Any) -> Settings:

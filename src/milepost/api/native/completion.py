@@ -13,11 +13,16 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Completion, Prompt, plan_completion
-from milepost.api.completion_stream import CompletionStream
-from milepost.api.fields import parse_body
-from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
-from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.completion import Completion, CompletionStream, Prompt, plan_completion
+from milepost.api.gate import name_record
+from milepost.api.generation_fields import (
+    AnswerOptions,
+    build_params,
+    make_text_constraint,
+    read_answer_options,
+    read_n_probs,
+)
+from milepost.api.http_body import JsonResponse, parse_body, read_body
 from milepost.api.multimodal_prompt import prepare_raw_prompts
 from milepost.api.native.schemas import (
     GenerationSettings,
@@ -26,8 +31,7 @@ from milepost.api.native.schemas import (
     NativeChunk,
     NativeFields,
 )
-from milepost.api.request_log import name_record
-from milepost.api.services import Services
+from milepost.api.server import ServedModel, Server
 from milepost.api.shapes import (
     ChoiceResult,
     TimingsShape,
@@ -37,7 +41,6 @@ from milepost.api.shapes import (
     timings_shape,
 )
 from milepost.api.sse import EventStreamResponse, encode_event, run_while_connected
-from milepost.api.structured_fields import make_text_constraint
 from milepost.chat.vocab import Vocab
 from milepost.protocol.messages import (
     Delta,
@@ -66,7 +69,7 @@ class NativeRequest:
     model_name: str
     prompts: Sequence[Prompt]
     params: GenerationParams
-    wishes: AnswerWishes
+    options: AnswerOptions
     vocab: Vocab
 
     def prompt_of(self, index: int) -> PromptInput:
@@ -74,26 +77,26 @@ class NativeRequest:
         return self.prompts[index // self.params.num_choices].input
 
 
-def build_native_completion_router(services: Services) -> APIRouter:
+def build_native_completion_router(server: Server) -> APIRouter:
     """Return the routes of this dialect."""
     router = APIRouter()
 
     @router.post("/completion")
     @router.post("/completions")
     async def complete(request: Request) -> Response:
-        body = await read_body(request, services.settings.server.max_body_bytes)
+        body = await read_body(request, server.settings.max_body_bytes)
         fields = parse_body(NativeFields, body)
-        services.check_model_name(fields.model)
+        model = server.choose_model(fields.model)
         num_logprobs = _read_num_logprobs(fields)
-        params = build_params(fields, services, num_logprobs)
-        wishes = read_wishes(fields, services.settings, num_logprobs)
-        prompts = await prepare(services, fields, len(body))
+        params = build_params(fields, model, num_logprobs)
+        options = read_answer_options(fields, server.settings, num_logprobs)
+        prompts = await prepare(server, model, fields, len(body))
         # llama-server's answer has no id; the list of requests needs one.
-        record = name_record(request.scope, make_head("cmpl", services.model_name).id)
-        completion = plan_completion(services, prompts, params, record)
-        native = NativeRequest(services.model_name, prompts, params, wishes, services.vocab)
-        if wishes.stream:
-            return EventStreamResponse(NativeStream(completion, native), wishes.ping_interval_s)
+        record = name_record(request.scope, make_head("cmpl", model.name).id)
+        completion = plan_completion(server, model, prompts, params, record)
+        native = NativeRequest(model.name, prompts, params, options, model.vocab)
+        if options.stream:
+            return EventStreamResponse(NativeStream(completion, native), options.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())
         answers = [native_answer(native, i, result) for i, result in enumerate(results)]
         return JsonResponse(answers[0] if len(answers) == 1 else answers)
@@ -101,12 +104,14 @@ def build_native_completion_router(services: Services) -> APIRouter:
     return router
 
 
-async def prepare(services: Services, fields: NativeFields, num_body_bytes: int) -> list[Prompt]:
+async def prepare(
+    server: Server, model: ServedModel, fields: NativeFields, num_body_bytes: int
+) -> list[Prompt]:
     """Return the prompts as tokens, with what their continuations are held to."""
-    constraint = await services.preparation.run(
-        num_body_bytes, lambda: make_text_constraint(fields, services)
+    constraint = await server.preparation.run(
+        num_body_bytes, lambda: make_text_constraint(fields, model.prompts.grammars)
     )
-    prompts = await prepare_raw_prompts(services, fields.prompt, num_body_bytes)
+    prompts = await prepare_raw_prompts(server, model, fields.prompt, num_body_bytes)
     return [
         replace(prompt, input=msgspec.structs.replace(prompt.input, constraint=constraint))
         for prompt in prompts
@@ -116,17 +121,17 @@ async def prepare(services: Services, fields: NativeFields, num_body_bytes: int)
 def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> NativeAnswer:
     """Return the answer for one choice; of a stream, its last event, which has no text."""
     end = result.end
-    wishes = native.wishes
+    options = native.options
     text = result.text
     return NativeAnswer(
         index=index,
-        content="" if wishes.stream else text,
-        tokens=() if wishes.stream or not wishes.tokens else tuple(result.tokens),
+        content="" if options.stream else text,
+        tokens=() if options.stream or not options.tokens else tuple(result.tokens),
         model=native.model_name,
         tokens_predicted=end.timings.predicted_n,
         tokens_evaluated=end.num_prompt_tokens,
         generation_settings=generation_settings(
-            native.params.sampling, native.params, native.wishes
+            native.params.sampling, native.params, native.options
         ),
         prompt=native.vocab.detokenize(
             decode_tokens(native.prompt_of(index).tokens).tolist(), special=True
@@ -138,7 +143,7 @@ def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> Na
         tokens_cached=end.num_prompt_tokens + end.timings.predicted_n,
         timings=timings_shape(end.timings),
         completion_probabilities=(
-            logprob_shapes(result.logprobs) if wishes.logprobs and not wishes.stream else UNSET
+            logprob_shapes(result.logprobs) if options.logprobs and not options.stream else UNSET
         ),
     )
 
@@ -146,7 +151,7 @@ def native_answer(native: NativeRequest, index: int, result: ChoiceResult) -> Na
 def generation_settings(
     sampling: SamplingParams,
     params: GenerationParams | None = None,
-    wishes: AnswerWishes | None = None,
+    options: AnswerOptions | None = None,
 ) -> GenerationSettings:
     """Return settings as llama-server lists them; without a request, those of the server."""
     same = {
@@ -164,8 +169,8 @@ def generation_settings(
         max_tokens=params.max_tokens if params else -1,
         n_predict=params.max_tokens if params else -1,
         n_probs=max(params.num_logprobs, 0) if params else 0,
-        stream=wishes.stream if wishes else False,
-        timings_per_token=wishes.timings_per_token if wishes else False,
+        stream=options.stream if options else False,
+        timings_per_token=options.timings_per_token if options else False,
     )
 
 
@@ -173,7 +178,7 @@ class NativeStream(CompletionStream):
     """Events of a `/completion` stream; there is no end mark."""
 
     def __init__(self, completion: Completion, native: NativeRequest) -> None:
-        super().__init__(completion, native.wishes, asyncio.get_running_loop().time)
+        super().__init__(completion, native.options, asyncio.get_running_loop().time)
         self._native = native
         self._has_new_line = [False] * completion.num_results
 
@@ -206,7 +211,7 @@ class NativeStream(CompletionStream):
                 tokens_evaluated=self._native.prompt_of(index).num_tokens,
                 timings=timings or UNSET,
                 completion_probabilities=(
-                    logprob_shapes(delta.logprobs) if self.wishes.logprobs else UNSET
+                    logprob_shapes(delta.logprobs) if self.options.logprobs else UNSET
                 ),
             )
         )

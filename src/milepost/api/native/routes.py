@@ -9,8 +9,7 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.fields import field_error, parse_body
-from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.http_body import JsonResponse, field_error, parse_body, read_body
 from milepost.api.multimodal_prompt import MEDIA_MARKER
 from milepost.api.native.completion import generation_settings
 from milepost.api.native.schemas import (
@@ -27,23 +26,24 @@ from milepost.api.native.schemas import (
     TokenizeFields,
 )
 from milepost.api.native.slot_actions import act_on_slot
-from milepost.api.openai.chat_prompt import render_prompt
+from milepost.api.openai.chat_request import render_prompt
 from milepost.api.openai.schemas import ChatFields
-from milepost.api.services import Services
+from milepost.api.server import ServedModel, Server
 from milepost.api.shapes import SYSTEM_FINGERPRINT
 from milepost.chat.prompts.raw_prompts import tokenize_mixed
+from milepost.chat.vocab import Vocab
 from milepost.errors import NotSupported, Unavailable
 from milepost.protocol.messages import SlotStatus
 
 
-def build_native_router(services: Services) -> APIRouter:
+def build_native_router(server: Server) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
-    max_body_bytes = services.settings.server.max_body_bytes
+    max_body_bytes = server.settings.max_body_bytes
 
     @router.get("/props")
     async def props() -> Response:
-        return JsonResponse(props_answer(services))
+        return JsonResponse(props_answer(server, server.choose_model()))
 
     @router.post("/props")
     async def change_props() -> Response:
@@ -51,55 +51,58 @@ def build_native_router(services: Services) -> APIRouter:
 
     @router.get("/slots")
     async def slots(request: Request) -> Response:
-        return JsonResponse(await _read_slots(services, request))
+        return JsonResponse(await _read_slots(server, request))
 
     @router.post("/slots/{slot_id}")
     async def change_slot(slot_id: str, request: Request) -> Response:
         body = await read_body(request, max_body_bytes)
         action = request.query_params.get("action", "")
-        return JsonResponse(await act_on_slot(services, slot_id, action, body))
+        return JsonResponse(await act_on_slot(server, slot_id, action, body))
 
     @router.post("/tokenize")
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, max_body_bytes)
         fields = parse_body(TokenizeFields, body)
-        answer = await services.preparation.run(len(body), lambda: _tokenize(services, fields))
+        answer = await server.preparation.run(
+            len(body), lambda: _tokenize(server.choose_model().vocab, fields)
+        )
         return JsonResponse(answer)
 
     @router.post("/detokenize")
     async def detokenize(request: Request) -> Response:
         fields = parse_body(DetokenizeFields, await read_body(request, max_body_bytes))
-        return JsonResponse(_detokenize(services, fields))
+        return JsonResponse(_detokenize(server.choose_model().vocab, fields))
 
     @router.post("/apply-template")
     async def apply_template(request: Request) -> Response:
         body = await read_body(request, max_body_bytes)
         fields = parse_body(ChatFields, body)
-        prompt = await services.preparation.run(len(body), lambda: render_prompt(services, fields))
+        model = server.choose_model()
+        prompt = await server.preparation.run(len(body), lambda: render_prompt(model, fields))
         return JsonResponse(ApplyTemplateAnswer(prompt=prompt.text_with_media_as(MEDIA_MARKER)))
 
     return router
 
 
-def props_answer(services: Services) -> PropsAnswer:
-    """Return what the server is and does by default."""
-    settings, model, templates = services.settings, services.model, services.templates
+def props_answer(server: Server, model: ServedModel) -> PropsAnswer:
+    """Return what a server is, and does by default with a model."""
+    info, templates = model.info, model.prompts.templates
     tool_use = templates.tool_use
     return PropsAnswer(
         default_generation_settings=DefaultGenerationSettings(
-            params=generation_settings(settings.sampling), n_ctx=model.num_context_tokens
+            params=generation_settings(model.settings.sampling), n_ctx=info.num_context_tokens
         ),
-        total_slots=model.num_parallel,
-        model_alias=services.model_name,
-        model_path=Path(settings.engine.model_path).name,
-        modalities=Modalities(vision=model.has_vision, audio=model.has_audio),
+        total_slots=info.num_parallel,
+        model_alias=model.name,
+        model_path=Path(model.settings.engine.model_path).name,
+        modalities=Modalities(vision=info.has_vision, audio=info.has_audio),
         media_marker=MEDIA_MARKER,
-        endpoint_slots=settings.server.slots,
-        endpoint_metrics=settings.server.metrics,
+        endpoint_slots=server.settings.slots,
+        endpoint_metrics=server.settings.metrics,
         chat_template=templates.default.source,
         chat_template_tool_use=tool_use.source if tool_use else UNSET,
-        bos_token=services.vocab.bos_text,
-        eos_token=services.vocab.eos_text,
+        bos_token=model.vocab.bos_text,
+        eos_token=model.vocab.eos_text,
         build_info=SYSTEM_FINGERPRINT,
     )
 
@@ -119,22 +122,23 @@ def slot_shape(slot: SlotStatus, num_context_tokens: int) -> SlotShape:
     )
 
 
-async def _read_slots(services: Services, request: Request) -> list[SlotShape]:
-    if not services.settings.server.slots:
+async def _read_slots(server: Server, request: Request) -> list[SlotShape]:
+    if not server.settings.slots:
         raise NotSupported(
             "This server does not support slots endpoint. Start it with `--slots`"
         )  # llama-server's words: clients look for them
-    num_context_tokens = services.model.num_context_tokens
-    status = await services.engine.get_status()
+    model = server.choose_model()
+    num_context_tokens = model.info.num_context_tokens
+    status = await model.engine.get_status()
     shapes = [slot_shape(slot, num_context_tokens) for slot in status.slots]
     if request.query_params.get("fail_on_no_slot") and all(s.is_processing for s in shapes):
         raise Unavailable("no slot available")
     return shapes
 
 
-def _tokenize(services: Services, fields: TokenizeFields) -> TokenizeAnswer:
+def _tokenize(vocab: Vocab, fields: TokenizeFields) -> TokenizeAnswer:
     tokens = tokenize_mixed(
-        services.vocab,
+        vocab,
         fields.content,
         add_special=bool(fields.add_special),
         parse_special=fields.parse_special is not False,
@@ -143,8 +147,7 @@ def _tokenize(services: Services, fields: TokenizeFields) -> TokenizeAnswer:
         return TokenizeAnswer(tokens=tuple(tokens))
     return TokenizeAnswer(
         tokens=tuple(
-            PieceShape(id=token, piece=_piece_shape(services.vocab.token_bytes(token)))
-            for token in tokens
+            PieceShape(id=token, piece=_piece_shape(vocab.token_bytes(token))) for token in tokens
         )
     )
 
@@ -156,12 +159,12 @@ def _piece_shape(piece: bytes) -> str | tuple[int, ...]:
         return tuple(piece)
 
 
-def _detokenize(services: Services, fields: DetokenizeFields) -> DetokenizeAnswer:
-    last = services.vocab.num_tokens - 1
+def _detokenize(vocab: Vocab, fields: DetokenizeFields) -> DetokenizeAnswer:
+    last = vocab.num_tokens - 1
     wanted = f"must be a list of tokens between 0 and {last}"
     if not isinstance(fields.tokens, (list, tuple)):
         raise field_error("tokens", wanted, fields.tokens)
     for token in fields.tokens:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last:
             raise field_error("tokens", wanted, token)
-    return DetokenizeAnswer(content=services.vocab.detokenize(fields.tokens, special=True))
+    return DetokenizeAnswer(content=vocab.detokenize(fields.tokens, special=True))

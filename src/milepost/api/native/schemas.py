@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from milepost.api.fields import Boolean, Integer, RequestModel, Text
 from milepost.api.generation_fields import GenerationFields
+from milepost.api.http_body import Boolean, Integer, RequestModel, Text
 from milepost.api.shapes import LogprobShape, ProgressShape, TimingsShape
 
 # --- requests ----------------------------------------------------------------------------

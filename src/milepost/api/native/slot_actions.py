@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
-from milepost.api.fields import field_error, parse_body
+from milepost.api.http_body import field_error, parse_body
 from milepost.api.native.schemas import (
     SlotErasedAnswer,
     SlotFields,
@@ -12,30 +12,31 @@ from milepost.api.native.schemas import (
     SlotSavedAnswer,
     SlotTimings,
 )
-from milepost.api.services import Services
+from milepost.api.server import Server
 from milepost.errors import InvalidRequest, NotSupported
 
 MAX_NAME_CHARS = 255
 SlotAnswer = SlotSavedAnswer | SlotRestoredAnswer | SlotErasedAnswer
 
 
-async def act_on_slot(services: Services, slot_text: str, action: str, body: bytes) -> SlotAnswer:
+async def act_on_slot(server: Server, slot_text: str, action: str, body: bytes) -> SlotAnswer:
     """Carry out an action; raises InvalidRequest or NotSupported."""
-    folder = services.settings.server.slot_save_path
+    folder = server.settings.slot_save_path
     if not folder:
         raise NotSupported(
             "This server does not support slots action. Start it with `--slot-save-path`"
         )  # llama-server's words: clients look for them
     slot_id = _parse_slot_id(slot_text)
+    engine = server.choose_model().engine
     if action == "erase":
-        erased = await services.engine.change_slot(slot_id, "erase")
+        erased = await engine.change_slot(slot_id, "erase")
         return SlotErasedAnswer(id_slot=slot_id, n_erased=erased.num_tokens)
     if action not in ("save", "restore"):
         raise InvalidRequest(f"action is {action!r}; it can be save, restore or erase")
     name = parse_file_name(parse_body(SlotFields, body).filename)
     path = str(Path(folder) / name)
     if action == "save":
-        saved = await services.engine.change_slot(slot_id, "save", path)
+        saved = await engine.change_slot(slot_id, "save", path)
         return SlotSavedAnswer(
             id_slot=slot_id,
             filename=name,
@@ -43,7 +44,7 @@ async def act_on_slot(services: Services, slot_text: str, action: str, body: byt
             n_written=saved.num_bytes,
             timings=SlotTimings(save_ms=saved.elapsed_ms),
         )
-    restored = await services.engine.change_slot(slot_id, "restore", path)
+    restored = await engine.change_slot(slot_id, "restore", path)
     return SlotRestoredAnswer(
         id_slot=slot_id,
         filename=name,

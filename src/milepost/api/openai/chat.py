@@ -11,13 +11,17 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Completion, plan_completion
-from milepost.api.completion_stream import CompletionStream
-from milepost.api.fields import field_error, parse_body
-from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
-from milepost.api.http_body import JsonResponse, read_body
-from milepost.api.openai.chat_prompt import prepare_chat_prompt
+from milepost.api.completion import Completion, CompletionStream, plan_completion
+from milepost.api.gate import name_record
+from milepost.api.generation_fields import (
+    AnswerOptions,
+    build_params,
+    read_answer_options,
+    read_n_probs,
+)
+from milepost.api.http_body import JsonResponse, field_error, parse_body, read_body
 from milepost.api.openai.chat_reply import ChatReply, make_deltas, make_message
+from milepost.api.openai.chat_request import prepare_chat
 from milepost.api.openai.schemas import (
     ChatAnswer,
     ChatChoice,
@@ -27,8 +31,7 @@ from milepost.api.openai.schemas import (
     ChatFields,
     ChatLogprobs,
 )
-from milepost.api.request_log import name_record
-from milepost.api.services import Services
+from milepost.api.server import Server
 from milepost.api.shapes import (
     SYSTEM_FINGERPRINT,
     AnswerHead,
@@ -49,29 +52,29 @@ from milepost.protocol.messages import Delta, Finished, PromptProgress
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 
 
-def build_chat_router(services: Services) -> APIRouter:
+def build_chat_router(server: Server) -> APIRouter:
     """Return the routes of this dialect."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions")
     @router.post("/chat/completions")
     async def complete_chat(request: Request) -> Response:
-        body = await read_body(request, services.settings.server.max_body_bytes)
+        body = await read_body(request, server.settings.max_body_bytes)
         fields = parse_body(ChatFields, body)
-        services.check_model_name(fields.model)
+        model = server.choose_model(fields.model)
         num_logprobs = read_num_logprobs(fields)
-        params = build_params(fields, services, num_logprobs)
-        wishes = read_wishes(fields, services.settings, num_logprobs)
-        chat = await prepare_chat_prompt(services, fields, len(body))
-        head = make_head("chatcmpl", services.model_name)
+        params = build_params(fields, model, num_logprobs)
+        options = read_answer_options(fields, server.settings, num_logprobs)
+        prompt, plan = await prepare_chat(server, model, fields, len(body))
+        head = make_head("chatcmpl", model.name)
         record = name_record(request.scope, head.id)
-        completion = plan_completion(services, [chat.prompt], params, record)
-        if wishes.stream:
-            stream = ChatStream(completion, wishes, head, chat.reply)
-            return EventStreamResponse(stream, wishes.ping_interval_s)
+        completion = plan_completion(server, model, [prompt], params, record)
+        if options.stream:
+            stream = ChatStream(completion, options, head, plan)
+            return EventStreamResponse(stream, options.ping_interval_s)
         results = await run_while_connected(request.receive, completion.gather())
         return JsonResponse(
-            chat_answer(head, read_choices(results, chat.reply, head, wishes), completion)
+            chat_answer(head, read_choices(results, plan, head, options), completion)
         )
 
     return router
@@ -93,7 +96,7 @@ def read_num_logprobs(fields: ChatFields) -> int:
 
 
 def read_choices(
-    results: Sequence[ChoiceResult], plan: ReplyPlan, head: AnswerHead, wishes: AnswerWishes
+    results: Sequence[ChoiceResult], plan: ReplyPlan, head: AnswerHead, options: AnswerOptions
 ) -> tuple[ChatChoice, ...]:
     """Return the choices of an answer in one piece."""
     choices: list[ChatChoice] = []
@@ -106,9 +109,9 @@ def read_choices(
             ChatChoice(
                 index=index,
                 message=make_message(events),
-                logprobs=logprobs if wishes.logprobs else None,
+                logprobs=logprobs if options.logprobs else None,
                 finish_reason=reply.finish_reason(reason),
-                tokens=tuple(result.tokens) if wishes.tokens else UNSET,
+                tokens=tuple(result.tokens) if options.tokens else UNSET,
             )
         )
     return tuple(choices)
@@ -142,9 +145,9 @@ class ChatStream(CompletionStream):
     """
 
     def __init__(
-        self, completion: Completion, wishes: AnswerWishes, head: AnswerHead, plan: ReplyPlan
+        self, completion: Completion, options: AnswerOptions, head: AnswerHead, plan: ReplyPlan
     ) -> None:
-        super().__init__(completion, wishes, asyncio.get_running_loop().time)
+        super().__init__(completion, options, asyncio.get_running_loop().time)
         self._head = head
         self._replies = [ChatReply(plan, head.id) for _ in range(completion.num_results)]
         self._may_call = bool(plan.tools)
@@ -165,7 +168,7 @@ class ChatStream(CompletionStream):
     def delta(self, index: int, delta: Delta, timings: TimingsShape | None) -> bytes:
         """Return chunks with what new text adds."""
         deltas = list(make_deltas(self._replies[index].read(delta.text)))
-        if self.wishes.tokens or self.wishes.logprobs:
+        if self.options.tokens or self.options.logprobs:
             deltas = deltas or [ChatDelta()]
         frames = [
             self._chunk((ChatChunkChoice(index=index, delta=added),), timings=timings or UNSET)
@@ -188,7 +191,7 @@ class ChatStream(CompletionStream):
 
     def end(self) -> bytes:
         """Return the usage, if it is wanted, and the end mark."""
-        if not self.wishes.include_usage:
+        if not self.options.include_usage:
             return DONE
         ends, num_choices = self.completion.ends, self.completion.num_choices
         usage = self._chunk(
@@ -203,8 +206,8 @@ class ChatStream(CompletionStream):
         choice = ChatChunkChoice(
             index=index,
             delta=added,
-            logprobs=logprobs if self.wishes.logprobs else UNSET,
-            tokens=delta.tokens if self.wishes.tokens else UNSET,
+            logprobs=logprobs if self.options.logprobs else UNSET,
+            tokens=delta.tokens if self.options.tokens else UNSET,
         )
         return self._chunk((choice,), timings=timings or UNSET)
 

@@ -27,7 +27,6 @@ from milepost.chat.formats.reply_events import (
     ReplyEvent,
 )
 from milepost.chat.replies.reply_plan import ReplyPlan
-from milepost.chat.reply_memory.reply_store import ReadReply, read_parsed
 from milepost.protocol.messages import FinishReason
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ class ChatReply:
 
     def __init__(self, plan: ReplyPlan, answer_id: str) -> None:
         self._parser = plan.make_parser()
-        self._inline = _InlineReasoning(plan) if plan.repeats_reasoning else None
         self._answer_id = answer_id
         self._has_calls = False
 
@@ -63,15 +61,7 @@ class ChatReply:
                 logger.warning("%s: %s", self._answer_id, event.message)
             elif isinstance(event, CallStart):
                 self._has_calls = True
-        return events if self._inline is None else list(self._inline.repeat(events))
-
-
-def reply_reader(plan: ReplyPlan) -> ReadReply:
-    """Return what reads whole replies as `ChatReply` does."""
-    read = read_parsed(plan.make_parser)
-    if not plan.repeats_reasoning:
-        return read
-    return lambda text, is_truncated: _InlineReasoning(plan).repeat(read(text, is_truncated))
+        return events
 
 
 def make_message(events: Iterable[ReplyEvent]) -> ChatMessage:
@@ -110,28 +100,6 @@ def make_deltas(events: Iterable[ReplyEvent]) -> Iterator[ChatDelta]:
             yield ChatDelta(reasoning_content=_text(run))
         elif kind == "calls" and (calls := tuple(_call_deltas(run))):
             yield ChatDelta(tool_calls=calls)
-
-
-class _InlineReasoning:
-    """Adds reasoning, between its markers, to the content (`deepseek-legacy`)."""
-
-    def __init__(self, plan: ReplyPlan) -> None:
-        reasoning = plan.reply_format.reasoning
-        self._start = reasoning.start if reasoning is not None else ""
-        self._end = reasoning.end if reasoning is not None else ""
-        self._is_open = False
-
-    def repeat(self, events: Iterable[ReplyEvent]) -> Iterator[ReplyEvent]:
-        for event in events:
-            if isinstance(event, ReasoningText):
-                yield event
-                yield ContentText(event.text if self._is_open else self._start + event.text)
-                self._is_open = True
-                continue
-            if self._is_open and not isinstance(event, ParseWarning):
-                yield ContentText(self._end)
-                self._is_open = False
-            yield event
 
 
 def _kind(event: ReplyEvent) -> str:

@@ -11,15 +11,20 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from milepost.api.completion import Completion, Prompt, plan_completion
-from milepost.api.completion_stream import CompletionStream
-from milepost.api.fields import parse_body
-from milepost.api.generation_fields import AnswerWishes, build_params, read_n_probs, read_wishes
-from milepost.api.http_body import JsonResponse, read_body
+from milepost.api.completion import Completion, CompletionStream, Prompt, plan_completion
+from milepost.api.gate import name_record
+from milepost.api.generation_fields import (
+    INT32_MAX,
+    AnswerOptions,
+    build_params,
+    check_range,
+    make_text_constraint,
+    read_answer_options,
+    read_n_probs,
+)
+from milepost.api.http_body import JsonResponse, parse_body, read_body
 from milepost.api.openai.schemas import TextAnswer, TextChoice, TextFields, TextLogprobs
-from milepost.api.request_log import name_record
-from milepost.api.sampling_fields import INT32_MAX, check_range
-from milepost.api.services import Services
+from milepost.api.server import ServedModel, Server
 from milepost.api.shapes import (
     LOWEST_LOGPROB,
     OPENAI_FINISH_REASONS,
@@ -34,7 +39,6 @@ from milepost.api.shapes import (
     usage_shape,
 )
 from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_connected
-from milepost.api.structured_fields import make_text_constraint
 from milepost.chat.prompts.raw_prompts import tokenize_raw
 from milepost.errors import NotSupported
 from milepost.protocol.messages import (
@@ -47,37 +51,39 @@ from milepost.protocol.messages import (
 )
 
 
-def build_completions_router(services: Services) -> APIRouter:
+def build_completions_router(server: Server) -> APIRouter:
     """Return the routes of this dialect."""
     router = APIRouter()
 
     @router.post("/v1/completions")
     async def complete_text(request: Request) -> Response:
-        body = await read_body(request, services.settings.server.max_body_bytes)
+        body = await read_body(request, server.settings.max_body_bytes)
         fields = parse_body(TextFields, body)
-        services.check_model_name(fields.model)
+        model = server.choose_model(fields.model)
         _check_unsupported(fields)
         num_logprobs = read_num_logprobs(fields)
-        params = build_params(fields, services, num_logprobs)
-        wishes = read_wishes(fields, services.settings, num_logprobs)
-        prompts = await services.preparation.run(len(body), lambda: prepare(services, fields))
-        head = make_head("cmpl", services.model_name)
+        params = build_params(fields, model, num_logprobs)
+        options = read_answer_options(fields, server.settings, num_logprobs)
+        prompts = await server.preparation.run(len(body), lambda: prepare(model, fields))
+        head = make_head("cmpl", model.name)
         record = name_record(request.scope, head.id)
-        completion = plan_completion(services, prompts, params, record)
-        if wishes.stream:
-            return EventStreamResponse(TextStream(completion, wishes, head), wishes.ping_interval_s)
+        completion = plan_completion(server, model, prompts, params, record)
+        if options.stream:
+            return EventStreamResponse(
+                TextStream(completion, options, head), options.ping_interval_s
+            )
         results = await run_while_connected(request.receive, completion.gather())
-        return JsonResponse(text_answer(head, results, completion, wishes))
+        return JsonResponse(text_answer(head, results, completion, options))
 
     return router
 
 
-def prepare(services: Services, fields: TextFields) -> list[Prompt]:
+def prepare(model: ServedModel, fields: TextFields) -> list[Prompt]:
     """Return the prompts as tokens, with what their continuations are held to."""
-    constraint = make_text_constraint(fields, services)
+    constraint = make_text_constraint(fields, model.prompts.grammars)
     return [
         Prompt(PromptInput(tokens=encode_tokens(tokens), constraint=constraint))
-        for tokens in tokenize_raw(services.vocab, fields.prompt)
+        for tokens in tokenize_raw(model.vocab, fields.prompt)
     ]
 
 
@@ -113,7 +119,7 @@ def text_answer(
     head: AnswerHead,
     results: Sequence[ChoiceResult],
     completion: Completion,
-    wishes: AnswerWishes,
+    options: AnswerOptions,
 ) -> TextAnswer:
     """Return the answer in one piece."""
     return TextAnswer(
@@ -125,9 +131,9 @@ def text_answer(
             TextChoice(
                 text=result.text,
                 index=index,
-                logprobs=text_logprobs(result.logprobs, 0) if wishes.logprobs else None,
+                logprobs=text_logprobs(result.logprobs, 0) if options.logprobs else None,
                 finish_reason=OPENAI_FINISH_REASONS[result.end.reason],
-                tokens=tuple(result.tokens) if wishes.tokens else UNSET,
+                tokens=tuple(result.tokens) if options.tokens else UNSET,
             )
             for index, result in enumerate(results)
         ),
@@ -139,8 +145,8 @@ def text_answer(
 class TextStream(CompletionStream):
     """Chunks of a text answer."""
 
-    def __init__(self, completion: Completion, wishes: AnswerWishes, head: AnswerHead) -> None:
-        super().__init__(completion, wishes, asyncio.get_running_loop().time)
+    def __init__(self, completion: Completion, options: AnswerOptions, head: AnswerHead) -> None:
+        super().__init__(completion, options, asyncio.get_running_loop().time)
         self._head = head
         self._offsets = [0] * completion.num_results  # of the next token's text, per choice
 
@@ -156,14 +162,14 @@ class TextStream(CompletionStream):
     def delta(self, index: int, delta: Delta, timings: TimingsShape | None) -> bytes:
         """Return a chunk with new text."""
         logprobs = None
-        if self.wishes.logprobs:
+        if self.options.logprobs:
             logprobs = text_logprobs(delta.logprobs, self._offsets[index])
             self._offsets[index] += sum(_num_chars(entry.token_bytes) for entry in delta.logprobs)
         choice = TextChoice(
             text=delta.text,
             index=index,
             logprobs=logprobs,
-            tokens=delta.tokens if self.wishes.tokens else UNSET,
+            tokens=delta.tokens if self.options.tokens else UNSET,
         )
         return self._chunk((choice,), timings=timings or UNSET)
 
@@ -175,7 +181,7 @@ class TextStream(CompletionStream):
 
     def end(self) -> bytes:
         """Return the usage, if it is wanted, and the end mark."""
-        if not self.wishes.include_usage:
+        if not self.options.include_usage:
             return DONE
         ends, num_choices = self.completion.ends, self.completion.num_choices
         usage = self._chunk(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from milepost.api.fields import quote
+from milepost.api.http_body import quote
 from milepost.chat.conversation.conversation import (
     ROLES,
     ContentPart,

@@ -5,12 +5,18 @@ Made once per request, from the template, the rendered prompt and what the reque
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.formats.reply_events import (
+    ContentText,
+    ParseWarning,
+    ReasoningText,
+    ReplyEvent,
+)
 from milepost.chat.formats.reply_format import ReasoningFormat, ReplyFormat
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate
@@ -31,7 +37,35 @@ class ReplyPlan:
 
     def make_parser(self) -> ReplyParser:
         """Return a parser for one reply."""
-        return ReplyParser(self.reply_format, in_reasoning=self.in_reasoning, tools=self.tools)
+        make = RepeatingParser if self.repeats_reasoning else ReplyParser
+        return make(self.reply_format, in_reasoning=self.in_reasoning, tools=self.tools)
+
+
+class RepeatingParser(ReplyParser):
+    """Adds reasoning, between its markers, to the content (`deepseek-legacy`)."""
+
+    _is_open = False  # reasoning in the content
+
+    def feed(self, text: str) -> list[ReplyEvent]:
+        """Take more text; return what it makes certain."""
+        return list(self._repeat(super().feed(text)))
+
+    def finish(self, *, is_truncated: bool = False) -> list[ReplyEvent]:
+        """Return the last events."""
+        return list(self._repeat(super().finish(is_truncated=is_truncated)))
+
+    def _repeat(self, events: Iterable[ReplyEvent]) -> Iterator[ReplyEvent]:
+        reasoning = self._reasoning
+        for event in events:
+            if reasoning is not None and isinstance(event, ReasoningText):
+                yield event
+                yield ContentText(event.text if self._is_open else reasoning.start + event.text)
+                self._is_open = True
+                continue
+            if self._is_open and reasoning is not None and not isinstance(event, ParseWarning):
+                yield ContentText(reasoning.end)
+                self._is_open = False
+            yield event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ and the format in which the model writes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.grammar_writer import Schema, SpecialTokens
@@ -35,6 +35,10 @@ class ToolChoice:
     def allows(self, name: str) -> bool:
         """Say whether a tool may be called, if any may."""
         return not self.names or name in self.names
+
+    def select(self, tools: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the tools of a conversation that may be called, if any may."""
+        return [tool for tool in tools if self.allows(tool["function"]["name"])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
