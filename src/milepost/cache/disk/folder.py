@@ -38,6 +38,13 @@ from milepost.cache.disk.fingerprint import FINGERPRINT_FILE, Fingerprint
 from milepost.cache.disk.format import parse_tokens
 from milepost.cache.disk.index import Index
 from milepost.errors import DiskCacheUnusable, StoredStateLost
+from milepost.sqlite_files import (
+    is_damage,
+    open_anew_if_damaged,
+    remove_set_aside,
+    remove_sqlite,
+    set_aside,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +54,6 @@ REPLIES_FILE = "replies.sqlite"  # of the front end, which makes a new one when 
 BLOB_FOLDER = "blobs"
 # A file that no one holds and no row names may belong to a writer on a file system without locks.
 MIN_ORPHAN_AGE_S = 3600.0
-
-_SQLITE_FILES = ("", "-wal", "-shm")
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class DiskFolder:
         try:
             self._make()
             with locked(self.path / LOCK_FILE):
-                index = self._open_or_begin_anew()
+                index = open_anew_if_damaged(self.path / INDEX_FILE, Index.open, set_aside)
                 reconcile(index, self, now_s)
             return index
         except (OSError, sqlite3.Error) as error:
@@ -96,7 +100,7 @@ class DiskFolder:
         """
         with contextlib.suppress(OSError), locked(self.path / LOCK_FILE):
             if self._is_damaged():
-                self._move_index_aside()
+                set_aside(self.path / INDEX_FILE)
         return self.open_index(now_s)
 
     def remove_contents(self, index: Index) -> None:
@@ -111,10 +115,8 @@ class DiskFolder:
         with index.transaction():
             index.remove_everything()
         index.vacuum()
-        for suffix in _SQLITE_FILES:
-            self._damaged_path(suffix).unlink(missing_ok=True)
-        for suffix in reversed(_SQLITE_FILES):  # once it is gone, a new one may be made at once
-            (self.path / f"{REPLIES_FILE}{suffix}").unlink(missing_ok=True)
+        remove_set_aside(self.path / INDEX_FILE)
+        remove_sqlite(self.path / REPLIES_FILE)
         clear_embeddings(self.path / MEDIA_FOLDER)
 
     def _make(self) -> None:
@@ -133,17 +135,6 @@ class DiskFolder:
                 "says; remove that folder, or choose another with --cache-dir"
             )
 
-    def _open_or_begin_anew(self) -> Index:
-        path = self.path / INDEX_FILE
-        try:
-            return Index.open(path)
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-            logger.warning("the index %s is damaged (%s) and is made again", path, error)
-        self._move_index_aside()
-        return Index.open(path)
-
     def _is_damaged(self) -> bool:
         try:
             index = Index.open(self.path / INDEX_FILE)
@@ -153,21 +144,6 @@ class DiskFolder:
             return not index.is_sound()
         finally:
             index.close()
-
-    def _move_index_aside(self) -> None:
-        for suffix in _SQLITE_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                path = self.path / (INDEX_FILE + suffix)
-                path.replace(self._damaged_path(suffix))
-
-    def _damaged_path(self, suffix: str) -> Path:
-        return self.path / f"{INDEX_FILE}.damaged{suffix}"
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Return whether an error means that the index itself is damaged, and not that it is busy."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _DAMAGE
 
 
 def reconcile(index: Index, folder: DiskFolder, now_s: float) -> None:

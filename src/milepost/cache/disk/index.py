@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from milepost.cache.disk.blob_files import FILE_MODE
 from milepost.cache.disk.format import (
     HEADER_BYTES,
     KIND_CODES,
@@ -47,11 +45,7 @@ from milepost.cache.disk.stored_forest import (
     StoredRuns,
 )
 from milepost.cache.tree import Tokens, shared_length
-from milepost.errors import DiskCacheUnusable
-
-SCHEMA_VERSION = 2  # 2: blobs may be logits; the tables are those of 1
-APPLICATION_ID = 0x4D504358  # "MPCX"
-BUSY_TIMEOUT_S = 10.0  # transactions take milliseconds; a purge may take longer
+from milepost.sqlite_files import SqliteFormat, is_sound, open_sqlite, read_inode, transaction
 
 _SCHEMA = """
 CREATE TABLE runs (
@@ -82,6 +76,14 @@ CREATE TABLE pins (
 );
 CREATE TABLE days (day INTEGER PRIMARY KEY, num_bytes INTEGER NOT NULL);  -- since 1970: written
 """
+FORMAT = SqliteFormat(
+    application_id=0x4D504358,  # "MPCX"
+    version=2,  # 2: blobs may be logits; the tables are those of 1
+    schema=_SCHEMA,
+    oldest_readable=1,
+    probe="SELECT 1 FROM runs, blobs LIMIT 1",
+    busy_timeout_s=10.0,  # transactions take milliseconds; a purge may take longer
+)
 _BLOB_COLUMNS = (
     'id, run, kind, name, start, "end", num_bytes, history, checksum, last_used_s, num_hits'
 )
@@ -113,7 +115,7 @@ class Index:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
-        self._inode = path.stat().st_ino
+        self._inode = read_inode(path)
 
     @classmethod
     def open(cls, path: Path) -> Index:
@@ -124,23 +126,7 @@ class Index:
             sqlite3.DatabaseError: it is damaged.
             OSError: it cannot be read or written.
         """
-        with contextlib.suppress(FileExistsError):  # SQLite's own mode is wider
-            # Never one that exists: closing it would drop the locks that this process has on it,
-            # and the next one to close the index would remove the log that others write to.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
-        connection = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.text_factory = _decode_text
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA secure_delete = ON")  # tokens are the conversation
-            _make_schema(connection, path)
-            return cls(path, connection)
-        except BaseException:
-            connection.close()
-            raise
+        return cls(path, open_sqlite(path, FORMAT))
 
     def close(self) -> None:
         """Close the connection."""
@@ -149,29 +135,17 @@ class Index:
 
     def is_current(self) -> bool:
         """Return whether it is open, and its file still the one at its path."""
-        try:
-            return self._path.stat().st_ino == self._inode
-        except OSError:
-            return False
+        return self._inode == read_inode(self._path) != 0
 
     def is_sound(self) -> bool:
         """Return whether nothing in the file contradicts itself; reads all of it."""
-        try:
-            return self._connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
-        except sqlite3.Error:
-            return False
+        return is_sound(self._connection)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Write all or nothing; no other process writes meanwhile."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
 
     # --- asking --------------------------------------------------------------------------
 
@@ -378,25 +352,3 @@ class Index:
                 return
             self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))
             run = row[0]
-
-
-def _decode_text(data: bytes) -> str:
-    return data.decode(errors="replace")  # damage is no error of a query
-
-
-def _make_schema(connection: sqlite3.Connection, path: Path) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise DiskCacheUnusable(
-            f"the index {path} has version {version}, and this program knows {SCHEMA_VERSION}: "
-            "a newer milepost made it; use that one, or another --cache-dir"
-        )
-    if version > 0:
-        connection.execute("SELECT 1 FROM runs, blobs LIMIT 1")  # reads a page: damage is seen now
-        if version < SCHEMA_VERSION:
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        return
-    connection.executescript(
-        f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
-        f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-    )

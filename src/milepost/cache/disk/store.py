@@ -28,7 +28,7 @@ import numpy as np
 from milepost.cache.disk.blob_files import OnStep
 from milepost.cache.disk.blob_reader import BlobReader, is_lost
 from milepost.cache.disk.fingerprint import Fingerprint
-from milepost.cache.disk.folder import INDEX_FILE, DiskFolder, is_damage
+from milepost.cache.disk.folder import INDEX_FILE, DiskFolder
 from milepost.cache.disk.format import BlobKind
 from milepost.cache.disk.index import Index, Use
 from milepost.cache.disk.limits import DiskClock, DiskLimits
@@ -52,6 +52,7 @@ from milepost.cache.disk.writer import (
 from milepost.cache.segment import Data
 from milepost.cache.tree import Tokens
 from milepost.errors import DiskCacheUnusable, StoredStateLost
+from milepost.sqlite_files import is_damage
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from milepost.cache.disk.folder import DiskFolder, is_damage
+from milepost.cache.disk.folder import DiskFolder
 from milepost.cache.disk.format import (
     BlobHeader,
     BlobKind,
@@ -30,6 +30,7 @@ from milepost.cache.disk.stored_forest import StoredBlob
 from milepost.cache.disk.watch import Changes, FolderWatch
 from milepost.cache.tree import Tokens
 from milepost.errors import DiskCacheUnusable
+from milepost.sqlite_files import is_damage
 
 logger = logging.getLogger(__name__)
 

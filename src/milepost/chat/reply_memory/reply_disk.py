@@ -9,11 +9,9 @@ logged, and the server goes on without it: a reply that is not known costs time 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import queue
 import sqlite3
 import sys
@@ -26,14 +24,18 @@ from pathlib import Path
 from milepost.chat.reply_memory.reply_meaning import DIGEST_BYTES
 from milepost.chat.reply_memory.reply_store import MAX_BYTES, KeptReply, ReplyStore
 from milepost.errors import DiskCacheUnusable
+from milepost.sqlite_files import (
+    SqliteFormat,
+    check_sound,
+    open_anew_if_damaged,
+    open_sqlite,
+    read_inode,
+    remove_sqlite,
+    transaction,
+)
 
 FILE_NAME = "replies.sqlite"
-FILE_MODE = 0o600
-SCHEMA_VERSION = 2  # PRAGMA user_version; 1 had no ids
-APPLICATION_ID = 0x4D505252  # "MPRR"
-BUSY_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
-SQLITE_FILES = ("", "-wal", "-shm")
 
 _SCHEMA = """
 DROP TABLE IF EXISTS replies;
@@ -51,6 +53,14 @@ CREATE TABLE replies (
 );
 CREATE INDEX replies_by_place ON replies (place);
 """
+FORMAT = SqliteFormat(
+    application_id=0x4D505252,  # "MPRR"
+    version=2,  # 1 had no ids: what it knew is sampled again
+    schema=_SCHEMA,
+    oldest_readable=2,
+    probe="SELECT 1 FROM replies LIMIT 1",
+    busy_timeout_s=5.0,
+)
 COLUMNS = ("meaning", "bare", "place", "opening", "reasoning", "ids", "tokens")
 UNUSABLE = (OSError, sqlite3.Error, DiskCacheUnusable)
 
@@ -82,7 +92,7 @@ class ReplyDisk:
             return
         path = folder / FILE_NAME
         try:
-            connection = _connect_anew_if_damaged(path)
+            connection = _open_anew_if_damaged(path)
             for reply in _load(connection):
                 self._store.add_reply(reply)
         except UNUSABLE as error:
@@ -91,7 +101,7 @@ class ReplyDisk:
         self._store.on_add = self._changes.put
         self._thread = threading.Thread(
             target=self._write_all,
-            args=(path, connection, _inode(path)),
+            args=(path, connection, read_inode(path)),
             name="replies",
             daemon=True,
         )
@@ -112,68 +122,29 @@ class ReplyDisk:
     def _write_all(self, path: Path, connection: sqlite3.Connection, inode: int) -> None:
         while (change := self._changes.get()) is not None:
             try:
-                if _inode(path) != inode:  # it was purged
+                if read_inode(path) != inode:  # it was purged
                     connection.close()
-                    connection = _connect_anew_if_damaged(path)
-                    inode = _inode(path)
+                    connection = _open_anew_if_damaged(path)
+                    inode = read_inode(path)
                 _apply(connection, change, self._max_bytes)
             except UNUSABLE as error:
                 logger.warning("a reply is not kept on disk: %s", error)
         connection.close()
 
 
-def _connect_anew_if_damaged(path: Path) -> sqlite3.Connection:
+def _open_anew_if_damaged(path: Path) -> sqlite3.Connection:
     """Open the file, made if it is missing, and made anew if it is damaged."""
-    try:
-        return _connect_if_sound(path)
-    except sqlite3.OperationalError:  # locked, or no room
-        raise
-    except sqlite3.DatabaseError as error:
-        logger.warning("the file %s is damaged and made anew: %s", path, error)
-    for suffix in SQLITE_FILES:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    return _connect_if_sound(path)
+    return open_anew_if_damaged(path, _open_checked, remove_sqlite)
 
 
-def _connect_if_sound(path: Path) -> sqlite3.Connection:
-    with contextlib.suppress(FileExistsError):  # SQLite's own mode is wider
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
-    connection = sqlite3.connect(
-        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
+def _open_checked(path: Path) -> sqlite3.Connection:
+    connection = open_sqlite(path, FORMAT)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA secure_delete = ON")  # tokens are the conversation
-        _make_schema(connection)
-        if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-            raise sqlite3.DatabaseError("its contents contradict themselves")
+        check_sound(connection)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _inode(path: Path) -> int:
-    """Return which file is at a path; 0: none."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0
-
-
-def _make_schema(connection: sqlite3.Connection) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise DiskCacheUnusable(
-            f"it has version {version}, and this program knows {SCHEMA_VERSION}; use the newer "
-            "program, or remove it"
-        )
-    if version < SCHEMA_VERSION:  # what another version knew is sampled again
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
-            f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-        )
 
 
 def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
@@ -194,8 +165,7 @@ def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
 
 
 def _apply(connection: sqlite3.Connection, change: KeptReply | Forget, max_bytes: int) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         if isinstance(change, KeptReply):
             _save(connection, change, max_bytes)
         elif change.history_keys is None:
@@ -203,13 +173,8 @@ def _apply(connection: sqlite3.Connection, change: KeptReply | Forget, max_bytes
         else:
             keys = [(key,) for key in change.history_keys]
             connection.executemany("DELETE FROM replies WHERE place = ?", keys)
-        connection.execute("COMMIT")
-        if isinstance(change, Forget):
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log has the old pages
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    if isinstance(change, Forget):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log has the old pages
 
 
 def _save(connection: sqlite3.Connection, reply: KeptReply, max_bytes: int) -> None:
