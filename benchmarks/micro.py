@@ -93,7 +93,7 @@ def measure_decode(model: Path, threads: int, repeats: int) -> Values:
     with open_context(model, threads) as context:
         batch = libllama.Batch(libllama.open_library(), max(CHUNKS))
         for _ in range(repeats + 1):
-            context.clear()
+            context.clear_sequences()
             start = prefill(context, batch, draw_tokens(64, seed=0).tolist(), 64)
             started = time.perf_counter()
             for number in range(NUM_DECODED):
@@ -114,7 +114,7 @@ def measure_prefill(model: Path, threads: int, repeats: int) -> Values:
         prefill(context, batch, tokens[:512], 512)
         for _ in range(repeats):
             for size in CHUNKS:
-                context.clear()
+                context.clear_sequences()
                 started = time.perf_counter()
                 prefill(context, batch, tokens, size)
                 rates[f"prefill, chunks of {size}"].append(

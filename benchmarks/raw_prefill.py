@@ -64,7 +64,7 @@ def _measure(case: RawPrefill) -> float:
     ):
         batch = libllama.Batch(library, case.batch_size)
         _prefill(context, batch, draw_tokens(case.ubatch_size, seed=0))
-        context.clear()
+        context.clear_sequences()
         tokens = draw_tokens(case.num_tokens, seed=1)
         started = time.perf_counter()
         _prefill(context, batch, tokens)

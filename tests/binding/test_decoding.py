@@ -154,7 +154,7 @@ def test_clearing_removes_all_sequences(load_model: LoadModel) -> None:
     with open_context(load_model("hybrid")) as context:
         compute(context, TOKENS[:10], 0, 0)
         context.copy(0, 2)
-        context.clear()
+        context.clear_sequences()
         assert [context.pos_max(seq) for seq in range(3)] == [-1, -1, -1]
         assert context.pos_min(0) == -1
 
@@ -166,7 +166,7 @@ def abort_midway(context: Context) -> Iterator[int]:
     context.decode(batch)
     whole_s = time.perf_counter() - started
     for part in (0.4, 0.5, 0.6, 0.45, 0.55, 0.3, 0.7):  # some miss: load may slow a run
-        context.clear()
+        context.clear_sequences()
         timer = threading.Timer(whole_s * part, context.abort_flag.set)
         timer.start()
         with contextlib.suppress(DecodeAborted):

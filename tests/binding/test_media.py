@@ -94,7 +94,7 @@ class Bench:
 
     def compute_all(self, *cuts: int) -> np.ndarray:
         """Return the logits behind everything but the last tokens."""
-        self.context.clear()
+        self.context.clear_sequences()
         self.compute(0, 0, BEFORE)
         self.compute_image(0, *cuts)
         return self.compute(0, BEFORE, BEFORE + BEHIND)
@@ -179,7 +179,7 @@ def test_an_image_may_be_computed_in_parts(bench: Bench) -> None:
 @pytest.mark.parametrize("has_text_behind", [False, True])
 def test_segments_around_an_image_go_on_exactly(bench: Bench, has_text_behind: bool) -> None:
     context, states = bench.context, bench.states
-    context.clear()
+    context.clear_sequences()
     bench.compute(0, 0, BEFORE)
     segments = [(0, BEFORE, states.read_segment(0, 0, BEFORE))]
     bench.compute_image(0)
@@ -193,7 +193,7 @@ def test_segments_around_an_image_go_on_exactly(bench: Bench, has_text_behind: b
     partial = states.read_partial(0)
     expected = bench.compute(0, pos, pos + LAST)
 
-    context.clear()
+    context.clear_sequences()
     for start, end, data in segments:
         states.write_segment(1, data, start, end)
     states.write_partial(1, partial)

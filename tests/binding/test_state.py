@@ -75,33 +75,33 @@ def split_bench(request: pytest.FixtureRequest, tiny_models: dict[str, Path]) ->
     bench = Bench(tiny_models[request.param])
     bench.compute(0, 0, 40)
     assert bench.states.learn_layout(0) == "two_parts"
-    bench.context.clear()
+    bench.context.clear_sequences()
     yield bench
     bench.close()
 
 
 def test_a_whole_state_goes_on_exactly(bench: Bench) -> None:
     expected = bench.compute_prompt()
-    bench.context.clear()
+    bench.context.clear_sequences()
     bench.compute(0, 0, CUT)
     bench.compute(0, CUT, 500)
-    state = bench.states.read(0)
-    bench.context.clear()
+    state = bench.states.read_whole(0)
+    bench.context.clear_sequences()
 
-    bench.states.write(0, state)
+    bench.states.write_whole(0, state)
 
     assert bench.is_same(bench.compute(0, 500, 600), expected)
 
 
 def test_segments_and_a_partial_state_go_on_exactly(split_bench: Bench) -> None:
     expected = split_bench.compute_prompt()
-    split_bench.context.clear()
+    split_bench.context.clear_sequences()
     split_bench.compute(0, 0, CUT)
     first = split_bench.states.read_segment(0, 0, CUT)
     split_bench.compute(0, CUT, 500)
     second = split_bench.states.read_segment(0, CUT, 500)
     partial = split_bench.states.read_partial(0)
-    split_bench.context.clear()
+    split_bench.context.clear_sequences()
 
     split_bench.states.write_segment(0, first, 0, CUT)
     split_bench.states.write_segment(0, second, CUT, 500)
@@ -125,7 +125,7 @@ def test_full_attention_goes_on_from_segments(tiny_models: dict[str, Path]) -> N
     expected = bench.compute_prompt()
     assert bench.states.learn_layout(0) == "one_part"
     first, second = bench.states.read_segment(0, 0, CUT), bench.states.read_segment(0, CUT, 550)
-    bench.context.clear()
+    bench.context.clear_sequences()
 
     bench.states.write_segment(0, first, 0, CUT)
     bench.states.write_segment(0, second, CUT, 500)
@@ -139,7 +139,7 @@ def test_the_first_part_of_a_segment_can_be_used(split_bench: Bench) -> None:
     partial = split_bench.states.read_partial(0)
     expected = split_bench.compute(0, CUT, 500)
     segment = split_bench.states.read_segment(0, 0, 500)
-    split_bench.context.clear()
+    split_bench.context.clear_sequences()
 
     split_bench.states.write_segment(0, segment, 0, CUT)
     split_bench.states.write_partial(0, partial)
@@ -153,17 +153,17 @@ def test_a_segment_is_smaller_than_the_whole(split_bench: Bench) -> None:
 
     half = split_bench.states.read_segment(0, 0, CUT // 2)
 
-    assert len(half) < len(split_bench.states.read(0)) * 0.6
+    assert len(half) < len(split_bench.states.read_whole(0)) * 0.6
     assert split_bench.context.pos_max(SCRATCH) == -1
 
 
 @pytest.mark.parametrize("num_bytes", [0, 3, 40, -5])
 def test_a_cut_state_is_refused(bench: Bench, num_bytes: int) -> None:
     bench.compute(0, 0, 100)
-    state = bench.states.read(0)
+    state = bench.states.read_whole(0)
 
     with pytest.raises(StateRefused):
-        bench.states.write(1, state[:num_bytes].copy())
+        bench.states.write_whole(1, state[:num_bytes].copy())
 
 
 def test_a_state_of_another_model_is_refused(tiny_models: dict[str, Path]) -> None:
@@ -171,7 +171,7 @@ def test_a_state_of_another_model_is_refused(tiny_models: dict[str, Path]) -> No
     full.compute(0, 0, 100)
 
     with pytest.raises(StateRefused):
-        hybrid.states.write(0, full.states.read(0))
+        hybrid.states.write_whole(0, full.states.read_whole(0))
 
     full.close()
     hybrid.close()

@@ -40,7 +40,7 @@ class GreedyOracle:
         `ends` are the positions where the micro-batches of the prompt end; the answer is taken as
         it is, so that all of its places can be compared even where two tokens are equally likely.
         """
-        self._context.clear()
+        self._context.clear_sequences()
         start = row = 0
         for end in sorted({*ends, len(prompt)}):
             inside = [span for span in spans if span.start <= start < span.end]

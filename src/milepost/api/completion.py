@@ -47,7 +47,7 @@ class Prompt:
     @property
     def contents(self) -> MediaContents:
         """Its media, for the engine."""
-        return MediaContents(self.files.held, self.files.read) if self.files else NO_MEDIA
+        return MediaContents(self.files.held, self.files.read_content) if self.files else NO_MEDIA
 
 
 class Completion:

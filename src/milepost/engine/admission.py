@@ -99,7 +99,7 @@ class Admission:
         request.facts = start.facts
         request.num_cached = start.facts.num_reused
         request.known_logits = start.known_logits
-        self._restorer.clear_idle(start.slot)
+        self._restorer.evict_costly(start.slot)
         plan_request(request, self._runtime, self._limits, start.match)
         limit = message.prompt.reasoning
         for index, sampler in enumerate(samplers):

@@ -62,7 +62,7 @@ class Advancer:
             return
         ready = [sequence]
         if request.is_prefilling:
-            self._prompt_logits.note(request.prompt, self._context.logits(row))
+            self._prompt_logits.keep_logits(request.prompt, self._context.logits(row))
             ready = self._end_prefill(sequence)
         for each in ready:
             if reason := self._decoder.step(each, row):

@@ -98,7 +98,7 @@ class CacheControl:
         self._num_tokens = 0
         for slot in self._slots.resting:
             self._slots.clear_slot(slot)
-        self._prompt_logits.clear()
+        self._prompt_logits.forget_all()
         self._forget_media()
         freed_bytes = self._cache.drop_all()
         logger.info("the prefix cache was cleared: %d bytes", freed_bytes)
@@ -107,7 +107,7 @@ class CacheControl:
     def _drop(self, request_id: int) -> int:
         tokens = self._requests.pop(request_id)
         self._num_tokens -= len(tokens)
-        self._prompt_logits.clear()  # it may be among them
+        self._prompt_logits.forget_all()  # it may be among them
         if int(tokens.min(initial=0)) < 0:
             self._forget_media()  # likewise
         freed_bytes = self._cache.drop(tokens)

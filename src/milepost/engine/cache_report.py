@@ -35,7 +35,7 @@ MIN_TWICE_TOKENS = 64  # fewer are computed within one micro-batch, and no reaso
 MIN_COMPACTED_MESSAGES = 4  # fewer that are gone are called pruned
 REJOIN_TOKENS = 32  # the begin of a message that is compared, with what follows it
 MIN_REJOIN_TOKENS = 12
-MAX_REJOIN_TRIES = 16  # messages behind a divergence that are looked for
+MAX_REJOIN_TRIES = 16  # messages after a divergence that are looked for
 KEPT_TOKENS = 8  # of an answer whose reasoning is gone
 MAX_KEPT_SKIP = 3  # tokens at a seam that may have merged differently
 
@@ -75,7 +75,7 @@ def is_diverging(facts: PrefixFacts) -> bool:
 
 
 def find_message(boundaries: Iterable[Boundary], pos: int) -> Boundary | None:
-    """Return the end of the message that a position lies in; None behind the last one.
+    """Return the end of the message that a position lies in; None after the last one.
 
     `system_end` stands for a message only where tools make a system prompt without one: else it
     lies in the head of the next message, as far as all conversations share that.

@@ -58,7 +58,7 @@ class Checkpointer:
 
     def save(self, slot: Slot, kind: CheckpointKind) -> Saved:
         """Keep the state of a slot as it is now; a state that is kept already is not copied."""
-        assert slot.num_partial == 0, "in the middle of a media"
+        assert slot.num_partial == 0, "in the middle of a media item"
         num_bytes = num_state_bytes = 0
         self._cache.note(slot.held, self._clock())
         if self._keeps_any and slot.num_tokens >= MIN_TOKENS:
@@ -100,7 +100,7 @@ class Checkpointer:
         return num_bytes
 
     def _end_of_segment(self, slot: Slot, start: int) -> int:
-        """Return where a segment ends, at most: never within a media."""
+        """Return where a segment ends, at most: never within a media item."""
         end = start + MAX_SEGMENT_TOKENS
         if end >= slot.num_tokens:
             return slot.num_tokens
@@ -113,7 +113,7 @@ class Checkpointer:
     def _save_state(self, slot: Slot, kind: CheckpointKind) -> int:
         if not self._keeps_states or self._cache.has_checkpoint(slot.held):
             return 0
-        read = self._states.read_partial if self._traits.has_segments else self._states.read
+        read = self._states.read_partial if self._traits.has_segments else self._states.read_whole
         data = read(slot.seq_id)
         self._cache.add_checkpoint(slot.held, data.data, kind, self._clock())
         return len(data)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Constraint(Protocol):
     """The state of a grammar while a text grows; the end of the text counts as a token."""
 
-    def take(self, token: int) -> bool:
+    def try_accept(self, token: int) -> bool:
         """Advance by a token if the grammar allows it next, and return whether it does."""
 
     def allowed(self) -> Tokens:
@@ -57,7 +57,7 @@ class GbnfConstraint:
         self._one = Candidates(library, 1)
         self._all: Candidates | None = None
 
-    def take(self, token: int) -> bool:
+    def try_accept(self, token: int) -> bool:
         """Advance by a token if it is allowed."""
         self._one.fill_one(token)
         self._grammar.restrict(self._one)
@@ -91,7 +91,7 @@ class MatcherConstraint:
         self._eog_tokens = eog_tokens
         self._mask = np.zeros(num_mask_words(num_tokens), np.uint32)
 
-    def take(self, token: int) -> bool:
+    def try_accept(self, token: int) -> bool:
         """Advance by a token if it is allowed."""
         if token in self._eog_tokens:
             return self._may_end()

@@ -201,7 +201,7 @@ def measure_state_bytes(model: Model) -> int:
     with Context(model, params) as context:
         batch.add_token(max(model.vocab.bos_token, 0), 0, 0)
         context.decode(batch)
-        return len(StateIO(context, scratch=0).read(0))
+        return len(StateIO(context, scratch=0).read_whole(0))
 
 
 def make_context(model: Model, settings: EngineSettings, num_parked: int) -> Context:

@@ -22,7 +22,7 @@ from milepost.libllama.state import StateIO
 
 # Enough for a state that depends on its history; a 30B model needs about 2 s for them on a CPU.
 NUM_FIRST, NUM_SECOND, NUM_LAST = 24, 12, 8
-MEDIA_AT = 16  # in the first of them, where a media stands if there is a projector
+MEDIA_AT = 16  # in the first of them, where a media item stands if there is a projector
 # Restored into the same layout logits are equal to the bit, but for a window, whose cells land
 # elsewhere: 3e-5 of the largest logit (measured). A header taken for values gave 1e-3 and more.
 TOLERANCE = 2e-4  # of the largest logit
@@ -109,7 +109,7 @@ class MemoryProbe:
             state_bytes=self._state_bytes(has_segments) if has_states else 0,
             segment_bytes_per_token=self._bytes_per_token() if has_segments else 0.0,
         )
-        self._context.clear()
+        self._context.clear_sequences()
         return traits
 
     def _kind(self) -> MemoryKind:
@@ -122,7 +122,7 @@ class MemoryProbe:
 
     def _compute_all(self) -> Logits:
         """Compute all tokens in three batches; return the last logits."""
-        self._context.clear()
+        self._context.clear_sequences()
         self._compute(0, NUM_FIRST)
         self._compute(NUM_FIRST, NUM_FIRST + NUM_SECOND)
         return self._compute_last()
@@ -154,7 +154,7 @@ class MemoryProbe:
         return index + (self._media.num_positions if has_media and self._media else 0)
 
     def _compute_before_last(self) -> None:
-        self._context.clear()
+        self._context.clear_sequences()
         self._compute(0, NUM_FIRST)
         self._compute(NUM_FIRST, NUM_FIRST + NUM_SECOND)
 
@@ -174,7 +174,7 @@ class MemoryProbe:
             first = self._states.read_segment(0, 0, middle)
             second = self._states.read_segment(0, middle, end)
             partial = None if kind == "full" else self._states.read_partial(0)
-            self._context.clear()
+            self._context.clear_sequences()
             self._states.write_segment(0, first, 0, middle)
             self._states.write_segment(0, second, middle, end)
             if partial is not None:
@@ -187,9 +187,9 @@ class MemoryProbe:
     def _restores_as_a_whole(self, expected: Logits) -> bool:
         try:
             self._compute_before_last()
-            whole = self._states.read(0)
-            self._context.clear()
-            self._states.write(0, whole)
+            whole = self._states.read_whole(0)
+            self._context.clear_sequences()
+            self._states.write_whole(0, whole)
             return is_same(self._compute_last(), expected)
         except NativeCallFailed as error:
             logger.debug("restoring a whole state failed: %s", error)
@@ -197,7 +197,7 @@ class MemoryProbe:
 
     def _state_bytes(self, has_segments: bool) -> int:
         self._compute_all()
-        state = self._states.read_partial(0) if has_segments else self._states.read(0)
+        state = self._states.read_partial(0) if has_segments else self._states.read_whole(0)
         return len(state)
 
     def _bytes_per_token(self) -> float:

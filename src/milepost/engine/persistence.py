@@ -99,7 +99,7 @@ class Persister:
 
     def _write(self, unsaved: Unsaved) -> bool:
         prompt = unsaved.tokens[: unsaved.num_prompt_tokens]
-        logits = self._prompt_logits.find(prompt)
+        logits = self._prompt_logits.find_logits(prompt)
         prompt_end = None if logits is None else PromptEnd(len(prompt), logits.data)
         return self._cache.write_history(unsaved.tokens, prompt_end)
 

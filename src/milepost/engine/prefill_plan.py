@@ -28,7 +28,7 @@ def plan_request(
     """Fill in the cuts and checkpoints of a request that has its slot."""
     traits, context, message = runtime.traits, runtime.context, request.message
     edges = {pos for span in request.spans for pos in (span.start, span.end)}
-    request.cuts = sorted(edges)  # a media is computed in a batch of its own
+    request.cuts = sorted(edges)  # a media item is computed in a batch of its own
     if not (traits.has_states and traits.can_restore and runtime.cache.limits.budget_bytes > 0):
         return  # nothing could be kept at a cut
     plan = plan_prefill(

@@ -1,6 +1,6 @@
-"""The logits behind the last prompts, so that one that is sent again need not be computed at all.
+"""The logits after the last prompts, so that one that is sent again need not be computed at all.
 
-The state behind a whole prompt says how it goes on, but not with which token: that is in the logits
+The state after a whole prompt says how it goes on, but not with which token: that is in the logits
 of its last token, which no state holds. A memory kind that cannot be cut back would have to start
 from an earlier state only to compute that token again.
 
@@ -24,14 +24,14 @@ class PromptLogits:
             max_size=max_bytes, size_of=lambda prompt, row: len(prompt) + row.nbytes
         )
 
-    def note(self, prompt: Tokens, logits: Logits) -> None:
+    def keep_logits(self, prompt: Tokens, logits: Logits) -> None:
         """Keep a copy of the logits, float32 of shape (num_vocab,), after an int32 prompt."""
         self._rows.put(prompt.tobytes(), logits.copy())
 
-    def find(self, prompt: Tokens) -> Logits | None:
+    def find_logits(self, prompt: Tokens) -> Logits | None:
         """Return the logits after a prompt, None if they are not known; not to be changed."""
         return self._rows.get(prompt.tobytes())
 
-    def clear(self) -> None:
+    def forget_all(self) -> None:
         """Forget everything."""
         self._rows.clear()

@@ -85,7 +85,7 @@ class Reporter:
         )
 
     def _excerpt(self, tokens: Tokens) -> str:
-        """Return the text of tokens; a media is named."""
+        """Return the text of tokens; a media item is named."""
         tokens = tokens[:MAX_EXCERPT_TOKENS]
         ends = np.flatnonzero(np.diff(tokens < 0)) + 1
         text = "".join(

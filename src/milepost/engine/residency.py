@@ -1,8 +1,8 @@
-"""Whether an idle conversation stays in the context. Pure.
+"""Whether an idle conversation is evicted from the KV cache. Pure.
 
-Cells of others slow every decode step down, because attention reads all cells in use. Taking an
-idle conversation out costs nothing, for it is kept in RAM as it grows; bringing it back costs a
-copy. So it leaves when the steps to come are slowed down by more than that copy takes:
+Cells of others slow every decode step down, because attention reads all cells in use. To evict an
+idle conversation costs nothing, for it is kept in RAM as it grows; bringing it back costs a copy.
+So it is evicted when the steps to come are slowed down by more than that copy takes:
 
     slow-down = tokens to be decoded x bytes of its cells / reading rate
     copy      = bytes of its cells / restore rate + a fixed cost
@@ -29,7 +29,7 @@ class ResidencyRates:
     restore_bytes_per_s: float
 
 
-def should_leave(num_foreign_tokens: int, rates: ResidencyRates) -> bool:
+def should_evict(num_foreign_tokens: int, rates: ResidencyRates) -> bool:
     """Return whether an idle conversation should make way for the ones that run.
 
     `num_foreign_tokens` are those of its cells that no running sequence shares.

@@ -32,7 +32,7 @@ from milepost.engine.media.keys import (
     is_inside,
 )
 from milepost.engine.model_runtime import ModelRuntime
-from milepost.engine.residency import ResidencyRates, should_leave
+from milepost.engine.residency import ResidencyRates, should_evict
 from milepost.engine.sequence import Request
 from milepost.engine.slots import Slot, SlotTable, choose_target
 from milepost.engine.statistics import Statistics
@@ -75,7 +75,7 @@ class Start:
     slot: Slot
     match: Match
     facts: PrefixFacts
-    known_logits: Logits | None  # behind the prompt, when the slot holds all of it
+    known_logits: Logits | None  # after the prompt, when the slot holds all of it
 
 
 class Restorer:
@@ -164,10 +164,10 @@ class Restorer:
                 break
         self._cache.evict(self._clock())  # what was read is held in memory from now on
 
-    def clear_idle(self, active: Slot) -> None:
-        """Take those idle conversations out of the context that would slow a running one down.
+    def evict_costly(self, active: Slot) -> None:
+        """Evict those idle conversations from the KV cache that would slow a running one down.
 
-        Only what the cache holds in full leaves; `active` shares cells with what it was forked of.
+        Only what the prefix cache holds in full is evicted; `active` may share cells with it.
         """
         rates = ResidencyRates(
             bytes_per_token=self._traits.segment_bytes_per_token,
@@ -176,7 +176,7 @@ class Restorer:
         )
         for slot in self._slots.resting:
             num_foreign = slot.num_tokens - shared_length(slot.held, active.held)
-            if should_leave(num_foreign, rates) and self._is_kept(slot):
+            if should_evict(num_foreign, rates) and self._is_kept(slot):
                 self._slots.clear_slot(slot)
 
     def _is_kept(self, slot: Slot) -> bool:
@@ -186,20 +186,20 @@ class Restorer:
         )
 
     def _find_logits(self, prompt: Tokens) -> Logits | None:
-        """Return the logits behind a prompt, float32 of shape (num_vocab,), if they are known.
+        """Return the logits after a prompt if they are known.
 
         Those on disk are only asked for where a state cannot be cut back: to compute the last token
         again takes no longer than reading them.
         """
-        row = self._prompt_logits.find(prompt)
+        row = self._prompt_logits.find_logits(prompt)
         if row is not None or not self._traits.has_states:
             return row
         data = self._cache.read_logits(prompt)
         num_vocab = self._context.model.vocab.num_tokens
         if data is None or memoryview(data).nbytes != num_vocab * np.dtype(np.float32).itemsize:
             return None
-        self._prompt_logits.note(prompt, np.frombuffer(data, np.float32))
-        return self._prompt_logits.find(prompt)
+        self._prompt_logits.keep_logits(prompt, np.frombuffer(data, np.float32))
+        return self._prompt_logits.find_logits(prompt)
 
     # --- options -------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Restorer:
         if source is slot:
             return self._slots.cut(slot, option.pos)
         if option.source == "parked" and option.is_extension:
-            self._slots.trade(slot, source)
+            self._slots.exchange(slot, source)
             return True
         self._slots.touch(source)  # or it might have to go for what the slot holds
         self._slots.park(slot)
@@ -340,12 +340,12 @@ class Restorer:
             start, end = (count_positions(prompt[:pos]) for pos in (part.start, part.end))
             self._states.write_segment(spare_id, data, start, end)
         if stored.checkpoint is not None:
-            write = self._states.write_partial if stored.parts else self._states.write
+            write = self._states.write_partial if stored.parts else self._states.write_whole
             write(spare_id, as_array(stored.checkpoint.data))
 
 
 def outside_media(prompt: Tokens) -> Callable[[StoredState], StoredState | None]:
-    """Return a function that shortens a stored state that ends within a media of a prompt.
+    """Return a function that shortens a stored state that ends within a media item of a prompt.
 
     None where nothing is left: a state at a position is good for that one only.
     """

@@ -84,7 +84,7 @@ class Sampler:
 
     def force(self, token: int) -> bool:
         """Take a token that was not sampled; False when the constraint does not allow it."""
-        if self._constraint is not None and not self._constraint.take(token):
+        if self._constraint is not None and not self._constraint.try_accept(token):
             return False
         self._chain.accept(token)
         return True
@@ -94,7 +94,7 @@ class Sampler:
         candidates.fill(logits)
         token = self._chain.apply(candidates)
         constraint = self._constraint
-        if constraint is None or (token != NO_TOKEN and constraint.take(token)):
+        if constraint is None or (token != NO_TOKEN and constraint.try_accept(token)):
             return token
         # Without those that are banned: else the chain could be left with them only.
         allowed = np.setdiff1d(constraint.allowed(), self._banned, assume_unique=True)
@@ -102,12 +102,12 @@ class Sampler:
         if not candidates.has_any:
             return NO_TOKEN
         token = self._chain.apply(candidates)
-        if token != NO_TOKEN and constraint.take(token):
+        if token != NO_TOKEN and constraint.try_accept(token):
             return token
         # Extreme settings (a temperature of 1e-38) make infinite logits, and any token of them.
         candidates.fill_some(logits, allowed)
         token = candidates.most_likely
-        return token if constraint.take(token) else NO_TOKEN
+        return token if constraint.try_accept(token) else NO_TOKEN
 
 
 def num_looked_back(params: SamplingParams, num_prompt_tokens: int) -> int:

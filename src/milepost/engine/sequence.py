@@ -26,8 +26,8 @@ from milepost.engine.stop_strings import StopMatcher
 from milepost.protocol.messages import Generate, TokenLogprob
 
 SequenceState = Literal["forking", "running", "preempted", "finished"]
-# Media of a sequence that are made ready while it computes what is before them; more would pile up
-# in memory, where hundreds of them stand in a prompt. Arbitrary.
+# Media items of a sequence that are made ready while it computes what is before them; more would
+# pile up in memory, where hundreds of them stand in a prompt. Arbitrary.
 NUM_MEDIA_AHEAD = 4
 
 
@@ -75,7 +75,7 @@ class Request:
     num_media_encoded: int = 0
     sequences: list[Sequence] = field(default_factory=list)
     facts: PrefixFacts | None = None  # what was known when it began
-    known_logits: Logits | None = None  # behind the prompt, when none of it is to be computed
+    known_logits: Logits | None = None  # after the prompt, when none of it is to be computed
     is_prefetched: bool = False  # what it needs from disk is being read while it waits
     num_cached: int = 0  # prompt tokens that were not computed again
     num_prefilled: int = 0  # prompt tokens that were, counted for each time
@@ -97,14 +97,14 @@ class Request:
         return min(self.cuts[index], end) if index < len(self.cuts) else end
 
     def span_at(self, pos: int) -> MediaSpan | None:
-        """Return the media that begins at a position of the prompt."""
+        """Return the media item that begins at a position of the prompt."""
         index = bisect_left(self.spans, pos, key=lambda span: span.start)
         if index == len(self.spans) or self.spans[index].start != pos:
             return None
         return self.spans[index]
 
     def next_spans(self, pos: int) -> list[MediaSpan]:
-        """Return the pieces of the next few media at and behind a position."""
+        """Return the blocks of the next few media items at and after a position."""
         keys: set[bytes] = set()
         found: list[MediaSpan] = []
         for span in self.spans[bisect_left(self.spans, pos, key=lambda span: span.start) :]:

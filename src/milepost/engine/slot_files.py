@@ -93,7 +93,7 @@ class SlotFiles:
     def _save(self, slot: Slot, path: Path) -> tuple[int, int]:
         if slot.num_tokens == 0:
             raise InvalidRequest(f"slot {slot.slot_id} holds nothing that could be saved")
-        payload = self._runtime.states.read(slot.seq_id)
+        payload = self._runtime.states.read_whole(slot.seq_id)
         key = self._make_fingerprint()
         return slot.num_tokens, write_slot_file(path, slot.held, payload.data, key, time.time())
 
@@ -120,7 +120,7 @@ class SlotFiles:
         while slots.num_free_cells < len(tokens) and slots.evict_idle():
             pass
         try:
-            self._runtime.states.write(spare_id, payload)
+            self._runtime.states.write_whole(spare_id, payload)
             if not holds_up_to(tokens, self._runtime.context.pos_max(spare_id)):
                 raise StateRefused("it does not hold the tokens that it names")
         except StateRefused as error:

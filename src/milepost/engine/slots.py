@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class Slot:
     """A place for a conversation.
 
-    Invariant: `seq_id` holds exactly `tokens[:num_tokens]`, and, while it is busy with a media, the
-    first `num_partial` tokens of that.
+    Invariant: `seq_id` holds exactly `tokens[:num_tokens]`, and, while it is busy with a media
+    item, the first `num_partial` tokens of that.
     """
 
     slot_id: int
@@ -131,9 +131,9 @@ class SlotTable:
         slot.hold(0)
 
     def settle(self, slot: Slot) -> None:
-        """Remove the part of a media that a slot was busy with, or all where that cannot be cut.
+        """Remove the part of a media item that a slot was busy with; all where that cannot be cut.
 
-        Nothing can be kept, or taken up again, in the middle of a media.
+        Nothing can be kept, or taken up again, in the middle of a media item.
         """
         if slot.num_partial and (
             self._context.has_small_window or not self.cut(slot, slot.num_tokens)
@@ -153,18 +153,20 @@ class SlotTable:
 
         The least recently used one has to go for it.
         """
-        places = sorted(self.parked, key=lambda place: (place.num_tokens > 0, place.last_used))
+        parked_slot = min(
+            self.parked, key=lambda one: (one.num_tokens > 0, one.last_used), default=None
+        )
         if (
-            places
+            parked_slot is not None
             and slot.num_tokens
-            and (places[0].num_tokens == 0 or places[0].last_used < slot.last_used)
+            and (parked_slot.num_tokens == 0 or parked_slot.last_used < slot.last_used)
         ):
-            self.clear_slot(places[0])
-            self.trade(slot, places[0])
+            self.clear_slot(parked_slot)
+            self.exchange(slot, parked_slot)
         else:
             self.clear_slot(slot)
 
-    def trade(self, slot: Slot, other: Slot) -> None:
+    def exchange(self, slot: Slot, other: Slot) -> None:
         """Exchange what two slots hold, at no cost."""
         slot.seq_id, other.seq_id = other.seq_id, slot.seq_id
         slot.tokens, other.tokens = other.tokens, slot.tokens
@@ -185,7 +187,7 @@ class SlotTable:
         return True
 
     def extend(self, slot: Slot, tokens: Tokens) -> None:
-        """Note that a batch added tokens to a slot; of a media, its last part."""
+        """Note that a batch added tokens to a slot; of a media item, its last part."""
         end = slot.num_tokens + len(tokens)
         slot.tokens[slot.num_tokens : end] = tokens
         slot.num_tokens = end
@@ -253,7 +255,7 @@ def choose_target(slots: Sequence[Slot], source: Slot | None, num_reused: int) -
     """Choose the idle slot that loses least by taking a prompt. Pure.
 
     The prompt goes on from the first `num_reused` tokens of `source`, if there is one. Taking that
-    slot itself loses what it holds behind them; taking another one loses all that it holds. A loss
+    slot itself loses what it holds after them; taking another one loses all that it holds. A loss
     counts less with every use of another slot since: an old conversation, however long, must not
     make the others share what is left. At least one slot must be idle.
     """

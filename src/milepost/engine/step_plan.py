@@ -20,7 +20,7 @@ MAX_CHUNK_S = 4.0
 MIN_CHUNK_TOKENS = 32
 
 
-# Whether a media may be computed in parts: where its tokens all see each other, it may not.
+# Whether a media item may be computed in parts: where its tokens all see each other, it may not.
 MediaChunking = Literal["parts", "whole"]
 
 
@@ -31,7 +31,7 @@ class PendingTokens:
     slot_id: int
     num_missing: int
     is_decoding: bool
-    media: MediaChunking | None = None  # it is a media, at hand, that comes next
+    media: MediaChunking | None = None  # it is a media item, at hand, that comes next
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StepPlan:
     """What one step of the loop computes."""
 
     scheduled: list[ScheduledTokens]  # of the batch of tokens
-    media: ScheduledTokens | None = None  # computed behind it
+    media: ScheduledTokens | None = None  # computed after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ def plan_step(
     *,
     was_media: bool,
 ) -> StepPlan:
-    """Return what the next step computes; `was_media`: a media was computed in the last one.
+    """Return what the next step computes; `was_media`: a media item was computed in the last one.
 
-    A step has either a part of a media or prefills of text beside the tokens of decoding sequences,
-    so that these never wait longer than for one of them.
+    Beside the tokens of decoding sequences a step has either a part of a media item or prefills of
+    text, so that these never wait longer than for one of them.
     """
     texts = [entry for entry in pending if entry.media is None]
     media = next((entry for entry in pending if entry.media is not None), None)

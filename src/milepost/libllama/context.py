@@ -179,7 +179,7 @@ class Context:
         self.decode(batch)
         self._lib.llama_synchronize(self.pointer)
         self._lib.llama_set_warmup(self.pointer, False)
-        self.clear()
+        self.clear_sequences()
 
     def logits(self, row: int) -> Logits:
         """Return the logits of a row of the last batch, float32 of shape (num_vocab,).
@@ -191,7 +191,7 @@ class Context:
         size = self.model.vocab.num_tokens * 4
         return np.frombuffer(self._library.ffi.buffer(pointer, size), np.float32)
 
-    def clear(self) -> None:
+    def clear_sequences(self) -> None:
         """Remove all sequences."""
         self._lib.llama_memory_clear(self._memory, True)
 

@@ -55,7 +55,7 @@ class ProjectorParams:
 
 @dataclass(frozen=True, slots=True)
 class MediaSize:
-    """All that the layout of a media depends on."""
+    """All that the layout of a media item depends on."""
 
     kind: MediaKind
     width: int = 0  # pixels
@@ -70,14 +70,14 @@ class MediaSize:
 
 @dataclass(frozen=True, slots=True)
 class MarkerTokens:
-    """Tokens that mark the begin or the end of a media."""
+    """Tokens that mark the begin or the end of a media item."""
 
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingBlock:
-    """Embeddings in place of tokens; `offsets + steps * pos` are their positions behind `pos`."""
+    """Embeddings in place of tokens; `offsets + steps * pos` are their positions after `pos`."""
 
     num_tokens: int
     num_positions: int  # by which what follows is further on
@@ -180,7 +180,7 @@ class Projector:
 
     @contextmanager
     def _tokenize(self, size: MediaSize, data: Any) -> Iterator[list[Any]]:
-        """Give the chunks of a media; without `data` they can be measured, but not encoded."""
+        """Give the chunks of a media item; without `data` they can be measured, but not encoded."""
         ffi, lib = self._ffi, self._lib
         if size.kind == "image":
             pixels = ffi.cast("unsigned char *", data)
@@ -260,7 +260,7 @@ def check_media_abi(library: Library) -> None:
 
 
 def describe_size(size: MediaSize) -> str:
-    """Return what a media is, for people."""
+    """Return what a media item is, for people."""
     if size.kind == "image":
         return f"image of {size.width}x{size.height} pixels"
     return f"audio of {size.num_samples} samples"

@@ -5,11 +5,11 @@ llama.cpp writes a sequence as `header + attention + partial`, and its partial p
 of the sliding window. This module takes them apart and puts them together again; whether a model
 allows that is found out by `engine.memory_probe`.
 
-    whole    = header + attention(all positions) + partial      `read`, `write`
+    whole    = header + attention(all positions) + partial      `read_whole`, `write_whole`
     segment  = header + attention([start, end))                 `read_segment`, `write_segment`
     partial  = header + partial                                 `read_partial`, `write_partial`
 
-A segment is written with the partial part of an empty sequence behind it, so that loading many
+A segment is written with the partial part of an empty sequence after it, so that loading many
 segments does not move a recurrent state each time; the partial part of the wanted position is
 written last.
 """
@@ -64,11 +64,11 @@ class StateIO:
                 return "two_parts"
         return "unknown"
 
-    def read(self, seq_id: int) -> StateBytes:
+    def read_whole(self, seq_id: int) -> StateBytes:
         """Return the whole state of a sequence."""
         return self._get(seq_id, WHOLE)
 
-    def write(self, seq_id: int, data: StateBytes) -> None:
+    def write_whole(self, seq_id: int, data: StateBytes) -> None:
         """Replace a sequence by a whole state.
 
         Raises StateRefused, after which the sequence must be cleared.
@@ -102,7 +102,7 @@ class StateIO:
     def write_segment(self, seq_id: int, data: StateBytes, start: int, end: int) -> None:
         """Add the positions [start, end) of a segment to a sequence.
 
-        The segment may hold more positions behind `end`. Raises StateRefused, after which the
+        The segment may hold more positions after `end`. Raises StateRefused, after which the
         sequence must be cleared.
         """
         context = self._context

@@ -5,7 +5,7 @@
                        (numbers little-endian)
 
 The key is of what the model will see, not of a file: a screenshot that is saved again, or sent
-as another format without loss, keeps its key, and with it all that was computed behind it.
+as another format without loss, keeps its key, and with it all that was computed after it.
 """
 
 from __future__ import annotations

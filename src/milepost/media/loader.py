@@ -48,12 +48,12 @@ class MediaFiles:
         found = {key: reader.held for key, reader in self._readers.items()}
         return {key: data for key, data in found.items() if data is not None}
 
-    async def read(self, key: bytes) -> bytes:
+    async def read_content(self, key: bytes) -> bytes:
         """Return decoded bytes, decoding them again if they were not kept.
 
         Raises KeyError for a key that is none of `facts`.
         """
-        return await self._readers[key].read()
+        return await self._readers[key].read_content()
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -64,7 +64,7 @@ class MediaReader:
     executor: ThreadPoolExecutor = field(repr=False)
     held: bytes | None = field(default=None, repr=False)
 
-    async def read(self) -> bytes:
+    async def read_content(self) -> bytes:
         """Return the decoded bytes."""
         if self.held is not None:
             return self.held
@@ -123,7 +123,7 @@ class MediaLoader:
         return MediaFiles(facts, readers)
 
     def forget(self) -> None:
-        """Forget what sources stand for, behind what is being decoded now."""
+        """Forget what sources stand for, after what is being decoded now."""
         self._decoding.submit(self._known.clear)
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class MediaLoader:
                 task.cancel()
 
     async def _fetch(self, part: MediaPart, amount: _FetchedAmount) -> bytes:
-        file = await self._run(self._fetching, partial(self._sources.read, part))
+        file = await self._run(self._fetching, partial(self._sources.read_file, part))
         amount.add(len(file), part)
         return file
 
@@ -208,7 +208,7 @@ class _Decoding:
 
     def decode(self) -> DecodedMedia:
         """Return the decoded part; raises InvalidRequest for what cannot be."""
-        file = self.sources.read(self.part) if self.file is None else self.file
+        file = self.sources.read_file(self.part) if self.file is None else self.file
         where = self.part.where
         if self.part.kind == "audio":
             return decode_audio(file, self.audio_rate, self.settings.max_audio_s, where)

@@ -31,7 +31,7 @@ class MediaSources:
         """Say whether the file is in the request itself."""
         return not part.source.startswith(("http://", "https://", "file:"))
 
-    def read(self, part: MediaPart) -> bytes:
+    def read_file(self, part: MediaPart) -> bytes:
         """Return the bytes of the file; blocks while it is fetched.
 
         Raises InvalidRequest for what is not allowed, too large, or cannot be read.
@@ -39,7 +39,7 @@ class MediaSources:
         if part.source.startswith(("http://", "https://")):
             data = self._fetch(part)
         elif part.source.startswith("file:"):
-            data = self._read_file(part)
+            data = self._read_local(part)
         elif part.source[:5].lower() == "data:":
             data = self._decode_url(part)
         else:
@@ -84,7 +84,7 @@ class MediaSources:
         self._check_size(part, len(decoded))
         return decoded
 
-    def _read_file(self, part: MediaPart) -> bytes:
+    def _read_local(self, part: MediaPart) -> bytes:
         """Read a file below the folder, wherever links lead: what counts is where it really is."""
         if not self.settings.media_path:
             raise _refusal(

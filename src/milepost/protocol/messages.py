@@ -72,7 +72,7 @@ class ReasoningLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How many tokens a reply may spend on reasoning, and how that is ended."""
 
     start: str  # the marker before it; control tokens spelled out
-    end: str  # the marker behind it
+    end: str  # the marker after it
     is_open: bool = False  # the prompt ends inside the reasoning of the reply
     max_tokens: int  # of all reasoning of a reply, markers not counted
     ending: tuple[int, ...]  # tokens that are taken when they are used up

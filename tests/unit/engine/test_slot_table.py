@@ -144,7 +144,7 @@ def test_a_conversation_gives_up_its_slot_and_stays(
     assert [place.num_tokens for place in parking.parked] == [10, 0]
     check(parking, context)
 
-    parking.trade(slot, parking.parked[0])
+    parking.exchange(slot, parking.parked[0])
     assert slot.held.tolist() == list(range(10))
     check(parking, context)
 

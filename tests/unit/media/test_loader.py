@@ -45,7 +45,7 @@ def run(test: Test, max_fetched_bytes: int = 1 << 20, **settings: Any) -> None:
 
 async def read_all(files: MediaFiles) -> list[bytes]:
     """Return the decoded bytes of all media."""
-    return [await files.read(facts.key) for facts in files.facts]
+    return [await files.read_content(facts.key) for facts in files.facts]
 
 
 def test_parts_keep_their_order_and_equal_content_has_one_key() -> None:
@@ -77,7 +77,7 @@ def test_a_key_of_another_request_is_not_given_away() -> None:
         other = await loader.load([part(picture())], 0)
         files = await loader.load([part(picture(size=(1, 1)))], 0)
         with pytest.raises(KeyError):
-            await files.read(other.facts[0].key)
+            await files.read_content(other.facts[0].key)
 
     run(test)
 

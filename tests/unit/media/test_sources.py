@@ -23,7 +23,7 @@ def read(source: str, **settings: object) -> bytes:
     """Read a source with settings."""
     known = MediaInputSettings(**settings)  # type: ignore[arg-type]
     fetcher = RemoteFetcher(max_bytes=known.max_bytes, timeout_s=1)
-    return MediaSources(known, fetcher).read(MediaPart("image", WHERE, source))
+    return MediaSources(known, fetcher).read_file(MediaPart("image", WHERE, source))
 
 
 @pytest.mark.parametrize(

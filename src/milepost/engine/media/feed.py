@@ -1,7 +1,7 @@
 """Where the embeddings of media come from, and the prompts that they stand in.
 
-A media that a prompt has to compute is looked for in memory, then on disk, and only then is its
-content asked for and encoded. What the cache holds of a prompt needs neither.
+A media item that a prompt has to compute is looked for in memory, then on disk, and only then is
+its content asked for and encoded. What the cache holds of a prompt needs neither.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class MediaFeed:
         return lay_out_media(self._file_key(ref.key), parts)
 
     def _file_key(self, key: bytes) -> bytes:
-        """Return a hash of all that the embeddings of a media depend on."""
+        """Return a hash of all that the embeddings of a media item depend on."""
         assert self._model is not None
         return hashlib.sha256(self._model.identity + key, usedforsecurity=False).digest()
 
@@ -142,7 +142,9 @@ class MediaFeed:
                     continue
                 found = self._known.get(key) or fresh.get(key)
                 if found is not None and not is_as_laid_out(found, span):
-                    errors[key] = NativeCallFailed("a media was encoded otherwise than laid out")
+                    errors[key] = NativeCallFailed(
+                        "a media item was encoded otherwise than laid out"
+                    )
                     found = None
                 if found is not None:
                     self._hand_over(request, key, found)
@@ -223,7 +225,7 @@ class MediaFeed:
         asks: dict[int, list[bytes]] = {}
         for key, (request_id, size) in wanted.items():
             if num_bytes > 0 and num_bytes + size.num_bytes > MAX_CONTENT_BYTES:
-                break  # none behind it either, or it might never have its turn
+                break  # none after it either, or it might never have its turn
             num_bytes += size.num_bytes
             self._asked[key], self._sizes[key] = request_id, size
             asks.setdefault(request_id, []).append(key)

@@ -40,7 +40,7 @@ class BlockSize:
 
 
 def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[Tokens]:
-    """Return the keys of each block of a media, int32; `content` is all that its values depend on.
+    """Return the keys of each block of a media item; `content` is all that they depend on.
 
     Raises NotSupported for a block that takes more positions than tokens.
     """
@@ -52,7 +52,7 @@ def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[Tokens]:
         num_still = block.num_tokens - block.num_positions
         if num_still < 0 or block.num_tokens == 0:
             raise NotSupported(
-                f"a media of {block.num_tokens} tokens takes {block.num_positions} positions"
+                f"a media item of {block.num_tokens} tokens takes {block.num_positions} positions"
             )
         part = hashes[start : start + block.num_tokens] | IS_MEDIA
         part[num_still:] |= ADVANCES
@@ -63,7 +63,7 @@ def make_keys(content: bytes, blocks: Sequence[BlockSize]) -> list[Tokens]:
 
 
 def count_positions(keys: Tokens) -> int:
-    """Return the position behind a history, int32 of shape (n,), that ends outside of blocks."""
+    """Return the position after a history that ends outside of blocks."""
     return len(keys) - int(np.count_nonzero((keys & (IS_MEDIA | ADVANCES)) == IS_MEDIA))
 
 

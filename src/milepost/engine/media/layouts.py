@@ -31,7 +31,7 @@ class MediaModel:
 
     projector: Projector
     worker: MediaWorker
-    identity: bytes  # all that embeddings depend on, besides the content of a media
+    identity: bytes  # all that embeddings depend on, besides the content of a media item
     budget_bytes: int  # of embeddings in memory
     num_ubatch_tokens: int
 
@@ -117,8 +117,8 @@ class MediaLayouts:
             except MilepostError as error:
                 self._computed.put((size, error))
             except Exception as error:  # an edge: who waits for it must be told
-                logger.exception("a media could not be laid out: an error of our own")
-                failure = NativeCallFailed(f"a media could not be laid out: {error}")
+                logger.exception("a media item could not be laid out: an error of our own")
+                failure = NativeCallFailed(f"a media item could not be laid out: {error}")
                 self._computed.put((size, failure))
 
         model.worker.call(compute)
@@ -138,7 +138,7 @@ def check_fits(parts: Sequence[LayoutPart], ref: MediaRef, num_ubatch_tokens: in
 
 
 def size_of(ref: MediaRef) -> MediaSize:
-    """Return the size that a request says a media has."""
+    """Return the size that a request says a media item has."""
     return MediaSize(ref.kind, ref.width, ref.height, ref.num_samples)
 
 

@@ -58,7 +58,7 @@ class ExpandedPrompt:
 
 
 def lay_out_media(content: bytes, parts: tuple[LayoutPart, ...]) -> MediaLayout:
-    """Return the layout of a media; `content` is all that its embeddings depend on."""
+    """Return the layout of a media item; `content` is all that its embeddings depend on."""
     sizes = [
         BlockSize(p.num_tokens, p.num_positions) for p in parts if isinstance(p, EmbeddingBlock)
     ]
@@ -77,7 +77,7 @@ def expand_prompt(
 ) -> ExpandedPrompt:
     """Return a prompt with its media in it; raises InvalidRequest where they cannot stand so.
 
-    A boundary at the place of a media may stand on either side of it, as its `num_media` says.
+    A boundary at the place of a media item may stand on either side of it, as its `num_media` says.
     """
     if not message.prompt.media:
         return ExpandedPrompt(message, tokens, ())
@@ -105,19 +105,21 @@ def expand_prompt(
 
 
 def check_refs(media: Sequence[MediaRef], num_tokens: int) -> None:
-    """Raise InvalidRequest unless media stand in rising order in or behind a text."""
+    """Raise InvalidRequest unless media stand in rising order in or after a text."""
     if len(media) > MAX_MEDIA:
         raise InvalidRequest(f"the prompt has {len(media)} media; at most {MAX_MEDIA} are taken")
     last = 0
     for ref in media:
         if not last <= ref.pos <= num_tokens:
             raise InvalidRequest(
-                f"a media stands at {ref.pos} of {num_tokens} tokens, behind one at {last}; they "
-                "must be in rising order, and none behind the end"
+                f"a media item stands at {ref.pos} of {num_tokens} tokens, after one at {last}; "
+                "they must be in rising order, and none after the end"
             )
         last = ref.pos
         if len(ref.key) != KEY_BYTES:
-            raise InvalidRequest(f"the key of a media has {len(ref.key)} bytes, not {KEY_BYTES}")
+            raise InvalidRequest(
+                f"the key of a media item has {len(ref.key)} bytes, not {KEY_BYTES}"
+            )
 
 
 def check_boundaries(boundaries: Sequence[Boundary], media: Sequence[MediaRef]) -> None:

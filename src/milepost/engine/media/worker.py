@@ -1,7 +1,7 @@
 """The thread that encodes media, so that nobody else waits for it.
 
-Takes jobs in order: embeddings are read from disk, or made from the content of a media and then
-written there. Encoding takes from milliseconds to minutes, without the GIL.
+Takes jobs in order: embeddings are read from disk, or made from the content of a media item and
+then written there. Encoding takes from milliseconds to minutes, without the GIL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Get the embeddings of a media."""
+    """Get the embeddings of a media item."""
 
     key: bytes  # of the media, for the one who asked
     file_key: bytes  # all that its embeddings depend on
@@ -132,6 +132,6 @@ class MediaWorker:
         except MilepostError as error:
             return Done(job, error=error)
         except Exception as error:  # an edge: a request must not wait for a thread that is gone
-            logger.exception("a media could not be encoded: an error of our own")
-            return Done(job, error=NativeCallFailed(f"a media could not be encoded: {error}"))
+            logger.exception("a media item could not be encoded: an error of our own")
+            return Done(job, error=NativeCallFailed(f"a media item could not be encoded: {error}"))
         return Done(job, found, elapsed_s=time.perf_counter() - started_s)
