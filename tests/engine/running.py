@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,13 +30,14 @@ from milepost.protocol.messages import (
     TokenLogprob,
 )
 from milepost.protocol.sampling import SamplingParams
-from milepost.workers.client import EngineClient
+from milepost.workers.client import EngineClient, MediaContents
 from milepost.workers.supervisor import Supervisor
 
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0  # far more than any test needs: what hangs must fail
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+NO_CONTENTS: Mapping[bytes, bytes] = {}
 # Distance of two logprobs that another layout of the cells may turn around (measured: 0.05).
 NOISE = 0.2
 
@@ -133,11 +134,16 @@ def spec(tokens: Sequence[int], **fields: Any) -> tuple[PromptInput, GenerationP
     return split_request(tokens, **{"sampling": GREEDY, **fields})
 
 
-async def collect(client: EngineClient, tokens: Sequence[int], **fields: Any) -> Answer:
-    """Return the whole answer to one request."""
+async def collect(
+    client: EngineClient,
+    tokens: Sequence[int],
+    media_data: Mapping[bytes, bytes] = NO_CONTENTS,
+    **fields: Any,
+) -> Answer:
+    """Return the whole answer to one request; `media_data` are contents of its media by key."""
     prompt, params = spec(tokens, **fields)
     answer = Answer([ChoiceAnswer() for _ in range(params.num_choices)])
-    async with client.generate(prompt, params) as generation:
+    async with client.generate(prompt, params, MediaContents(media_data)) as generation:
         async for event in generation:
             match event:
                 case PromptProgress():
