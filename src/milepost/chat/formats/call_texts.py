@@ -84,17 +84,17 @@ def read_surroundings(texts: CallTexts, find_core: FindCore) -> Surroundings | N
         end = _before_trailer(rest, texts.trailers)
         return Surroundings(Affix(), Affix(lead.strip(), end.strip()), "")
     call_start = shared_end(lead, middle)
-    behind_call = middle.removesuffix(call_start)
-    call_end = shared_start(behind_call, rest)
+    after_call = middle.removesuffix(call_start)
+    call_end = shared_start(after_call, rest)
     start = lead.removesuffix(call_start).strip()
     end = _before_trailer(rest[len(call_end) :], texts.trailers).strip()
     if not end:  # some templates close the section of several calls only
-        behind_all = _behind_second(texts, find_core).removeprefix(call_end)
-        end = _before_trailer(behind_all, texts.trailers).strip()
+        after_all_calls = _after_second(texts, find_core).removeprefix(call_end)
+        end = _before_trailer(after_all_calls, texts.trailers).strip()
     return Surroundings(
         Affix(start, end) if start else Affix(),
         Affix(call_start.strip(), call_end.strip()),
-        behind_call.removeprefix(call_end).strip(),
+        after_call.removeprefix(call_end).strip(),
     )
 
 
@@ -132,7 +132,7 @@ def without_space(text: str) -> str:
 
 
 def without_header(probe: Probe, text: str, reasoning: ReasoningFormat | None) -> str:
-    """Return a reply, which begins behind a user message, without header and empty reasoning."""
+    """Return a reply, which begins after a user message, without header and empty reasoning."""
     header = max((shared_start(text, known) for known in _headers(probe, reasoning)), key=len)
     text = text.removeprefix(header).lstrip()
     if reasoning is not None:
@@ -150,7 +150,7 @@ def _read_middle(texts: CallTexts, find_core: FindCore) -> str | None:
     return _without_ids(texts.two[first[1] : second[0]])
 
 
-def _behind_second(texts: CallTexts, find_core: FindCore) -> str:
+def _after_second(texts: CallTexts, find_core: FindCore) -> str:
     place = find_core(texts.two or "", 1)
     return _without_ids((texts.two or "")[place[1] :]) if place else ""
 

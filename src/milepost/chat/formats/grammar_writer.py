@@ -51,7 +51,7 @@ class GrammarWriter:
 
     def __init__(self, specials: SpecialTokens) -> None:
         self._specials = specials
-        self._names: dict[str, str] = {}  # what stands behind a rule's name -> the name
+        self._names: dict[str, str] = {}  # what stands after a rule's name -> the name
         self._recursive: dict[str, str] = {}  # name -> expression
         self._num_fresh = 0
 
@@ -79,12 +79,12 @@ class GrammarWriter:
     def exact(self, marker: str) -> str:
         """Return an expression for a marker of the template, its control tokens as tokens.
 
-        It is cut where a token ends the generation: nothing can come behind that.
+        It is cut where a token ends the generation: nothing can come after that.
         """
         return seq(*self._parts(marker))
 
     def start_marker(self, marker: str) -> str:
-        """Return a marker and the white space that may stand behind it."""
+        """Return a marker and the white space that may stand after it."""
         return seq(self.exact(marker.rstrip()), self.space) if marker.strip() else ""
 
     def end_marker(self, marker: str) -> str:

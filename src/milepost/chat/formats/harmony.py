@@ -93,10 +93,10 @@ class HarmonyBody(CallBody):
         name = writer.plain(tool.name)
         # The recipient may stand in the head of the message, where templates put it, or after it.
         head = seq(name, writer.exact("<|channel|>"), writer.plain("commentary"), kind)
-        behind = seq(name, kind)
+        bare = seq(name, kind)
         arguments = writer.json(tool.schema if tool.is_strict else {"type": "object"})
         end = writer.optional(writer.exact("<|call|>"))
-        return seq(choice(head, behind), writer.space, writer.exact(MESSAGE), arguments, end)
+        return seq(choice(head, bare), writer.space, writer.exact(MESSAGE), arguments, end)
 
     def write_whole_grammar(self, spec: GrammarSpec, writer: GrammarWriter) -> str:
         """Return an expression for a reply that ends with a call, or with an answer.

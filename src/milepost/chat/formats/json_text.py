@@ -213,7 +213,7 @@ def _copy_start(source: TextSource, write: Write, closers: list[str]) -> Steps[b
 
 
 def _copy_ends(source: TextSource, write: Write, closers: list[str]) -> Steps[None]:
-    """Copy what stands behind a value: ends of lists and objects, and a comma."""
+    """Copy what stands after a value: ends of lists and objects, and a comma."""
     while closers:
         yield from source.copy_while(SPACES, write)
         char = yield from source.peek()
@@ -234,7 +234,7 @@ def _copy_word(source: TextSource, write: Write) -> Steps[None]:
 
 
 def _copy_escape(source: TextSource) -> Steps[str]:
-    r"""Return an escape, behind its backslash, as valid JSON: `\d` becomes `\\d`."""
+    r"""Return an escape, after its backslash, as valid JSON: `\d` becomes `\\d`."""
     char = yield from source.take(1)
     if char in SIMPLE_ESCAPES:
         return "\\" + char

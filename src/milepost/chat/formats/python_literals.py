@@ -43,7 +43,7 @@ QUOTES = ('"""', "'''", '"', "'")
 
 
 def copy_literal(source: TextSource, write: Write, depth: int = MAX_DEPTH) -> Steps[None]:
-    """Write a value, which begins behind white space, as JSON; lists may nest `depth` deep."""
+    """Write a value, which begins after white space, as JSON; lists may nest `depth` deep."""
     if depth == 0:
         raise Malformed(f"values are nested more than {MAX_DEPTH} deep")
     opener = yield from source.match_after_space((*QUOTES, "[", "(", "{"))

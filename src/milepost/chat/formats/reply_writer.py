@@ -3,8 +3,8 @@
 What separates reasoning, text and calls in a template belongs to neither of them:
 
     reasoning   without white space at its ends
-    content     without line breaks behind reasoning, without white space before a call; what comes
-                behind a call keeps the white space before it only where other text stood already
+    content     without line breaks after reasoning, without white space before a call; what comes
+                after a call keeps the white space before it only where other text stood already
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ class TaggedArguments:
         """Return an expression for all arguments and the end."""
         for node in reversed(range(len(self._named) + 1)):  # each finds the next one written
             self._rest(node)
-        return self._behind_value(0)
+        return self._after_value(0)
 
-    def _behind_value(self, node: int) -> str:
+    def _after_value(self, node: int) -> str:
         """Return an expression for the arguments from a node on, where another one is complete."""
         rest = self._rest(node)
         ways = [seq(self._writer.exact(self._key_start), rest)] if rest else []
@@ -103,14 +103,14 @@ class TaggedArguments:
         name = self._writer.plain(one.name)
         if not ways:
             return seq(name, self._raw(node + 1))
-        return seq(name, choice(*ways), self._behind_tag(node + 1))
+        return seq(name, choice(*ways), self._after_tag(node + 1))
 
     def _write_other(self, node: int) -> str:
         key, tags = self._writer.pattern(OTHER_KEY), self._tags
         if not tags.json_key_end:
             return seq(key, self._raw(node))
         value = self._value(tags.json_key_end, self._writer.json(True))
-        return seq(key, choice(self._raw(node), seq(value, self._behind_tag(node))))
+        return seq(key, choice(self._raw(node), seq(value, self._after_tag(node))))
 
     def _values(self, one: Property) -> list[str]:
         """Return the ways to write a value that ends by itself, none for any string."""
@@ -144,8 +144,8 @@ class TaggedArguments:
             writer.exact(self._value_end),
         )
 
-    def _behind_tag(self, node: int) -> str:
-        return seq(self._writer.space, self._behind_value(node))
+    def _after_tag(self, node: int) -> str:
+        return seq(self._writer.space, self._after_value(node))
 
     def _raw(self, node: int) -> str:
         """Return raw text, its end tag, and the arguments from a node on."""
@@ -153,7 +153,7 @@ class TaggedArguments:
         key_end = writer.exact(self._tags.key_end.rstrip())
         if any(is_token(writer.exact(tag)) or not tag for tag in self._end_tags):
             end_of_text = writer.short_until(self._value_end, ANY_TEXT)
-            return seq(key_end, end_of_text, self._behind_tag(node))
+            return seq(key_end, end_of_text, self._after_tag(node))
         ways = []
         if rest := self._rest(node):
             ways.append(seq(self._text_before(self._key_start), rest))
@@ -166,6 +166,6 @@ class TaggedArguments:
         return self._value_end, self._key_start, self._end
 
     def _text_before(self, tag: str) -> str:
-        """Return text up to its end tag where another tag stands behind that."""
+        """Return text up to its end tag where another tag stands after that."""
         space = rf"/[ \t\r\n]{{0,{MAX_SPACE}}}/"
         return self._writer.lazy(f"/{ANY_TEXT}/ {quote(self._value_end)} {space} {quote(tag)}")

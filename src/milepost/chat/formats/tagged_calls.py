@@ -78,7 +78,7 @@ class TaggedBody(CallBody):
 
     @property
     def holds_call_end(self) -> bool:
-        """Whether nothing but the marker behind a call ends its arguments."""
+        """Whether nothing but the marker after a call ends its arguments."""
         return not self.arguments_end.strip()
 
     def read_calls(self, reading: CallReading) -> Steps[None]:
@@ -169,10 +169,10 @@ class _Tags:
     key_end: tuple[str, ...]
     json_key_end: tuple[str, ...]
     value_end: tuple[str, ...]
-    followers: tuple[str, ...]  # one of them stands behind a value, and behind the name
+    followers: tuple[str, ...]  # one of them stands after a value, and after the name
     arguments_end: str
     breaks_before_value: bool  # one line break there is the template's
-    breaks_behind_value: bool
+    breaks_after_value: bool
 
     @classmethod
     def of(cls, form: ToolCallFormat, body: TaggedBody) -> _Tags:
@@ -189,7 +189,7 @@ class _Tags:
             followers=tuple(text for text in (*key_start[:1], *ends) if text),
             arguments_end=end,
             breaks_before_value=body.key_end.endswith("\n"),
-            breaks_behind_value=body.value_end.startswith("\n"),
+            breaks_after_value=body.value_end.startswith("\n"),
         )
 
 
@@ -245,7 +245,7 @@ def _read_value(source: TextSource, tags: _Tags, write: Write) -> Steps[None]:
     def write_held(text: str) -> None:
         nonlocal held
         text, held = held + text, ""
-        if tags.breaks_behind_value and text.endswith("\n"):
+        if tags.breaks_after_value and text.endswith("\n"):
             text, held = text[:-1], "\n"
         if text:
             write(text)

@@ -46,7 +46,7 @@ def shared_end(one: str, other: str) -> str:
 
 
 def last_marker(text: str) -> str:
-    """Return the last tag of a text with all behind it, or its last piece; without white space.
+    """Return the last tag of a text with all after it, or its last piece; without white space.
 
     If that occurs before, too, it begins with an earlier tag.
     """

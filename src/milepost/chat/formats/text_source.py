@@ -35,7 +35,7 @@ class Stops:
         self._max_held_chars = max((len(text) for text in self.texts), default=1) - 1
 
     def find(self, text: str, pos: int) -> re.Match[str] | None:
-        """Return the first stop at or behind `pos`, the longest where several begin."""
+        """Return the first stop at or after `pos`, the longest where several begin."""
         return self._pattern.search(text, pos) if self._pattern is not None else None
 
     def held_from(self, text: str, pos: int) -> int:
@@ -105,7 +105,7 @@ class TextSource:
         return self._text[self._pos : self._pos + num_chars]
 
     def peek_after_space(self) -> Steps[str]:
-        """Read white space and return the character behind it."""
+        """Read white space and return the character after it."""
         yield from self.skip_space()
         return self._text[self._pos]
 

@@ -110,8 +110,8 @@ def find_generation_part(
 ) -> str:
     """Return what opens the reply in a prompt of which is not known where the last message ends.
 
-    That is what stands behind the last control token, but for those of reasoning, and behind the
-    last message, if that has none behind it; "" where neither is found. Text of messages must not
+    That is what stands after the last control token, but for those of reasoning, and after the
+    last message, if that has none after it; "" where neither is found. Text of messages must not
     be taken for it: it may speak of reasoning.
     """
     reasoning = template.reply_format.reasoning

@@ -3,11 +3,11 @@
 What the events are does not depend on where the text is cut, only when they come: text is held
 back while it may become a marker, and not longer. Nothing that a model writes is an error. What
 looked like a call and is none is passed on as text, with a ParseWarning; a call that breaks off
-behind its start stays without CallEnd.
+after its start stays without CallEnd.
 
-Reasoning is looked for where a reply begins, behind other reasoning, and behind calls; elsewhere
+Reasoning is looked for where a reply begins, after other reasoning, and after calls; elsewhere
 its markers are text. A call inside reasoning is a call if it is one of a tool that was given, and
-the reasoning goes on behind it. Models that write calls without a marker may write them only
+the reasoning goes on after it. Models that write calls without a marker may write them only
 where a reply begins, and only of tools that were given.
 
     text ──> TextSource ──> readers (generators) ──> ReplyWriter ──> events
@@ -147,7 +147,7 @@ class ReplyParser:
         self._write = self._writer.content
 
     def _read_calls(self, stop: str) -> Steps[None]:
-        """Read calls behind a marker that has just been read."""
+        """Read calls after a marker that has just been read."""
         self._source.mark(len(stop))
         yield from self._read_marked_calls(stop)
 
