@@ -2,13 +2,19 @@
 
 Each dialect of the API parses its messages and hands them to `make_conversation`. Knows no
 template: what single templates want changed is in `message_forms`.
+
+To find where messages stand in a prompt, the conversation is rendered once more with a mark
+(`sentinels`) before and after the text of each; the marks are taken out again. A mark is inside of
+surrounding white space, which templates trim, and carries the number of its message, because
+templates leave texts out and move them. Whether marks changed what a template does shows in the
+comparison with the real prompt: spans count only where the texts agree.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.chat.conversation.media_parts import (
@@ -16,13 +22,14 @@ from milepost.chat.conversation.media_parts import (
     choose_media_sentinel,
     join_parts,
 )
-from milepost.chat.conversation.sentinels import find_markers
+from milepost.chat.conversation.sentinels import find_markers, write_marker
 from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
 
 # Templates read plain dicts, so messages stay dicts here, against the rule for records.
 Message = dict[str, Any]
 
 ROLES = (*SYSTEM_ROLES, "user", "assistant", *TOOL_ROLES)
+TEXT_FIELDS = ("reasoning_content", "content")  # of messages, which are found by them
 MAX_BREAKPOINTS = 80  # of one request, the latest; as many as OpenAI looks at
 
 
@@ -62,6 +69,14 @@ class Conversation:
     breakpoints: tuple[Breakpoint, ...] = ()  # no part of what templates see
     media: tuple[MediaPart, ...] = ()  # marker number i stands for media[i]
     sentinel: str = ""  # of the markers of media; "" without any
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpan:
+    """Where a message's own text stands: from its first to its last character, without frame."""
+
+    start: int
+    end: int
 
 
 def make_conversation(
@@ -200,6 +215,34 @@ def window_indices(conversation: Conversation, first: int, stop: int) -> list[in
     return indices + list(range(start, stop))
 
 
+def mark_messages(conversation: Conversation, sentinel: str, first: int = 0) -> Conversation:
+    """Return the conversation with marks around the texts of its messages from `first` on."""
+    messages = [
+        _mark_message(message, write_marker(sentinel, i)) if i >= first else message
+        for i, message in enumerate(conversation.messages)
+    ]
+    return replace(conversation, messages=messages)
+
+
+def take_marks_out(marked: str, sentinel: str) -> tuple[str, dict[int, MessageSpan]]:
+    """Return the text without marks, and where the messages stand in it, by index.
+
+    What a template has put out of order is left out, so the spans do not overlap.
+    """
+    texts: list[str] = []
+    spans: dict[int, MessageSpan] = {}
+    pos = done = 0
+    for mark in find_markers(marked, sentinel):
+        texts.append(marked[done : mark.start])
+        pos += mark.start - done
+        done = mark.end
+        start = spans[mark.number].start if mark.number in spans else pos
+        spans[mark.number] = MessageSpan(start, pos)
+    texts.append(marked[done:])
+    text = "".join(texts)
+    return text, _in_order(spans, len(text))
+
+
 def _media_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[MediaPart]:
     for message in messages:
         if isinstance(message["content"], list):
@@ -236,3 +279,25 @@ def _read_calls(
         function["arguments"], text = parse_arguments(function["arguments"])
         argument_texts[index, number] = text
         yield {**call, "function": function}
+
+
+def _mark_message(message: Message, mark: str) -> Message:
+    marked = message.copy()
+    for key in TEXT_FIELDS:
+        text = message.get(key, "")
+        body = text.strip()
+        if body:  # a text that was empty would no longer be
+            start = text.index(body)
+            end = start + len(body)
+            marked[key] = f"{text[:start]}{mark}{body}{mark}{text[end:]}"
+    return marked
+
+
+def _in_order(spans: dict[int, MessageSpan], limit: int) -> dict[int, MessageSpan]:
+    """Drop spans that begin after the next message: some templates move the system message."""
+    kept: dict[int, MessageSpan] = {}
+    for index in sorted(spans, reverse=True):
+        if spans[index].end <= limit:
+            kept[index] = spans[index]
+            limit = spans[index].start
+    return kept

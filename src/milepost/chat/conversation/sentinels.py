@@ -1,8 +1,8 @@
 """Private-use characters that stand for something in a text while a template renders it.
 
-    a spelled control token   see <▮|im_end|> here     one after its first character (control_texts)
-    an image or audio         before▮00000after        a marker instead of it        (media_parts)
-    the text of a message     ▮00002Fix it.▮00002      a marker on each side         (message_spans)
+    spelled control token   see <▮|im_end|> here    one after its first character (rendered_prompt)
+    image or audio          before▮00000after       a marker instead of it        (media_parts)
+    text of a message       ▮00002Fix it.▮00002     a marker on each side         (conversation)
 
 A sentinel is chosen anew each time, among those that are nowhere in what it is written into. Each
 of the three is written into a conversation that has the others already, if they are there at all;

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.chat.conversation.control_texts import ControlTexts
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.conversation.rendered_prompt import ControlTexts, RenderedPrompt
 from milepost.chat.vocab import Vocab
 
 # White space in JSON: none, one space, or a line break with its indentation. Without a limit a

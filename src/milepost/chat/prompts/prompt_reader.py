@@ -18,24 +18,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.chat.conversation.conversation import (
+    TEXT_FIELDS,
     Conversation,
     Message,
+    MessageSpan,
     count_head,
     count_shared,
     has_same_head,
+    mark_messages,
+    take_marks_out,
     take_messages,
     take_window,
     window_indices,
 )
-from milepost.chat.conversation.rendered_prompt import (
-    MARKED_FIELDS,
-    MessageSpan,
-    RenderedPrompt,
-    common_prefix,
-    common_suffix,
-    mark_messages,
-    take_marks_out,
-)
+from milepost.chat.conversation.rendered_prompt import RenderedPrompt, common_prefix, common_suffix
 from milepost.chat.conversation.sentinels import choose_sentinel
 from milepost.chat.prompts.reply_matching import NOTHING_FOUND, RepliesFound
 from milepost.chat.templates.frame_probe import Frame, Pair
@@ -378,7 +374,7 @@ def _possible_gaps(
 
 def _space_around(message: Message) -> tuple[str, str]:
     """Return the white space around the text of a message."""
-    texts = [text for key in MARKED_FIELDS if (text := message.get(key, "")).strip()]
+    texts = [text for key in TEXT_FIELDS if (text := message.get(key, "")).strip()]
     if not texts:
         return "", ""
     first, last = texts[0], texts[-1]

@@ -19,9 +19,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Literal
 
-from milepost.chat.conversation.control_texts import ControlTexts
-from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.rendered_prompt import MessageSpan, RenderedPrompt, TokenSpan
+from milepost.chat.conversation.conversation import Conversation, Message, MessageSpan
+from milepost.chat.conversation.rendered_prompt import ControlTexts, RenderedPrompt, TokenSpan
 from milepost.chat.reply_memory.reply_meaning import (
     ReplyMeaning,
     history_keys_of,

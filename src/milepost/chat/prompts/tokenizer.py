@@ -20,9 +20,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from milepost.chat.conversation.control_texts import ControlTexts, Run
 from milepost.chat.conversation.rendered_prompt import (
+    ControlTexts,
     RenderedPrompt,
+    Run,
     common_prefix,
     first_difference,
 )

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from milepost.chat.conversation.conversation import Conversation, take_messages
-from milepost.chat.conversation.rendered_prompt import (
-    MARKED_FIELDS,
-    common_prefix,
+from milepost.chat.conversation.conversation import (
+    TEXT_FIELDS,
+    Conversation,
     mark_messages,
     take_marks_out,
+    take_messages,
 )
+from milepost.chat.conversation.rendered_prompt import common_prefix
 from milepost.chat.conversation.sentinels import choose_sentinel
 from milepost.chat.formats.probe_texts import Probe
 
@@ -78,7 +79,7 @@ def _without_reasoning(window: Conversation, stop: int) -> Conversation:
     messages = []
     for i, message in enumerate(window.messages):
         kept = {
-            key: value.strip() if key in MARKED_FIELDS else value for key, value in message.items()
+            key: value.strip() if key in TEXT_FIELDS else value for key, value in message.items()
         }
         if i < stop:
             kept.pop("reasoning_content", None)

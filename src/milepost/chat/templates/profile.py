@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from milepost.chat.conversation.control_texts import ControlTexts
+from milepost.chat.conversation.rendered_prompt import ControlTexts
 from milepost.chat.formats.probe_texts import LATER_USER, Probe, TryRender, answer, user
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.history_probe import HistoryProfile

@@ -14,9 +14,13 @@ from typing import Any
 
 import jinja2
 
-from milepost.chat.conversation.control_texts import ControlTexts, unmark_control_texts
 from milepost.chat.conversation.conversation import Conversation, Message
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt, media_span
+from milepost.chat.conversation.rendered_prompt import (
+    ControlTexts,
+    RenderedPrompt,
+    media_span,
+    unmark_control_texts,
+)
 from milepost.chat.conversation.sentinels import find_markers, unescape_sentinel
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.environment import RaisedByTemplate, TemplateEnvironment

@@ -11,9 +11,13 @@ import pytest
 from tests.unit.chat import families
 
 from milepost.api.openai.messages import parse_conversation
-from milepost.chat.conversation.control_texts import ControlTexts, Run, unmark_control_texts
 from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
+from milepost.chat.conversation.rendered_prompt import (
+    ControlTexts,
+    RenderedPrompt,
+    Run,
+    unmark_control_texts,
+)
 from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 from milepost.errors import TemplateFailed
 

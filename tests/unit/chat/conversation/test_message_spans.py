@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.chat.conversation.conversation import make_conversation, take_messages
-from milepost.chat.conversation.rendered_prompt import (
+from milepost.chat.conversation.conversation import (
     MessageSpan,
-    common_prefix,
-    common_suffix,
+    make_conversation,
     mark_messages,
     take_marks_out,
+    take_messages,
 )
+from milepost.chat.conversation.rendered_prompt import common_prefix, common_suffix
 from milepost.chat.conversation.sentinels import FIRST_SENTINEL
 
 SENTINEL = chr(FIRST_SENTINEL)

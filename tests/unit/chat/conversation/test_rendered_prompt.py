@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from milepost.chat.conversation.control_texts import ControlTexts
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt, TokenSpan, first_difference
+from milepost.chat.conversation.rendered_prompt import (
+    ControlTexts,
+    RenderedPrompt,
+    TokenSpan,
+    first_difference,
+)
 
 CONTROLS = ControlTexts(["<|im_start|>", "<|im_end|>"])
 # The first <|im_end|> is a user's; the others, and all <|im_start|>, are the template's.

@@ -7,9 +7,13 @@ import json
 import pytest
 
 from milepost.api.openai.messages import parse_conversation
-from milepost.chat.conversation.control_texts import ControlTexts, unmark_control_texts
-from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.rendered_prompt import MessageSpan, mark_messages, take_marks_out
+from milepost.chat.conversation.conversation import (
+    Conversation,
+    MessageSpan,
+    mark_messages,
+    take_marks_out,
+)
+from milepost.chat.conversation.rendered_prompt import ControlTexts, unmark_control_texts
 from milepost.chat.conversation.sentinels import (
     DIGITS,
     FIRST_SENTINEL,

@@ -17,7 +17,7 @@ from tests.unit.chat.reply_templates import (
     template,
 )
 
-from milepost.chat.conversation.control_texts import ControlTexts
+from milepost.chat.conversation.rendered_prompt import ControlTexts
 from milepost.chat.formats.braced_calls import BracedBody
 from milepost.chat.formats.harmony import HarmonyBody
 from milepost.chat.formats.json_calls import JsonBody

@@ -14,8 +14,8 @@ from tests.unit.chat.reply_samples import (
     TOOLS,
 )
 
-from milepost.chat.conversation.control_texts import ControlTexts
 from milepost.chat.conversation.conversation import make_conversation
+from milepost.chat.conversation.rendered_prompt import ControlTexts
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.replies.reply_plan import (
     ReplyOptions,
