@@ -153,7 +153,7 @@ def _load(sock: socket.socket, messages: Iterator[FromEngine], engine: EngineSet
             case Hello():
                 sock.sendall(encode_frame(_make_load(engine)))
             case LoadFailed():
-                raise RuntimeError(f"{Path(engine.model_path).name}: {message.message}")
+                raise RuntimeError(f"{Path(engine.model_path).name}: {message.failure.message}")
             case Ready():
                 return
     raise RuntimeError("the engine ended while it loaded the model")
@@ -170,7 +170,7 @@ def _generate(sock: socket.socket, messages: Iterator[FromEngine], request: Gene
     for message in messages:
         match message:
             case Failed():
-                raise RuntimeError(message.message)
+                raise RuntimeError(message.failure.message)
             case Finished():
                 return
     raise RuntimeError("the engine ended while it decoded")

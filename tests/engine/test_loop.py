@@ -219,7 +219,10 @@ def test_a_failed_batch_fails_its_requests_and_no_others(bench: Bench) -> None:
     bench.send(generate(1, 20, num_choices=2))
     bench.step()
     (failed,) = bench.messages(Failed, 1)
-    assert (failed.kind, "failed with -3" in failed.message) == ("NativeCallFailed", True)
+    assert (failed.failure.kind, "failed with -3" in failed.failure.message) == (
+        "NativeCallFailed",
+        True,
+    )
     assert bench.messages(Finished, 1) == []
     assert bench.is_idle
     bench.send(generate(2, 20, max_tokens=2))
@@ -273,7 +276,7 @@ def test_a_grammar_that_is_bad_fails_alone(bench: Bench) -> None:
     bad = SamplingParams(grammar="root ::= nothing")
     bench.send(generate(1, 20, sampling=bad), generate(2, 20, max_tokens=2))
     bench.step_until(lambda: bool(bench.reasons(2)))
-    assert [failed.kind for failed in bench.messages(Failed, 1)] == ["InvalidRequest"]
+    assert [failed.failure.kind for failed in bench.messages(Failed, 1)] == ["InvalidRequest"]
     assert bench.is_idle
 
 
@@ -305,6 +308,6 @@ def test_an_error_of_a_constraint_fails_its_request_alone(
     bench.send(generate(1, 50, num_choices=2))
     bench.step()
     (failed,) = bench.messages(Failed, 1)
-    assert failed.message == str(error)
+    assert failed.failure.message == str(error)
     assert constraints.is_open == [False]
     assert bench.is_idle

@@ -192,7 +192,7 @@ def test_content_that_is_gone_fails_the_one_that_was_asked(engine: WatchedEngine
 
     failed = engine.replies[first].failed
     assert failed is not None
-    assert "96x64 pixels is gone" in failed.message
+    assert "96x64 pixels is gone" in failed.failure.message
     assert engine.num_asked == 2
     assert len(engine.replies[second].tokens) == 4
     engine.check_idle()

@@ -160,8 +160,8 @@ def test_a_first_message_that_is_no_load_is_refused(
     raw.wait_for(Hello)
     raw.send(first)
     failed = raw.wait_for(LoadFailed)
-    assert failed.kind == "ProtocolError"
-    assert message in failed.message
+    assert failed.failure.kind == "ProtocolError"
+    assert message in failed.failure.message
     assert raw.wait_for_end() == (1, "")
 
 
@@ -169,8 +169,8 @@ def test_a_model_that_is_missing_is_reported(raw: RawEngine, tmp_path: Path) -> 
     raw.wait_for(Hello)
     raw.send(load_message(tmp_path / "missing.gguf"))
     failed = raw.wait_for(LoadFailed)
-    assert failed.kind == "ModelFileError"
-    assert "missing.gguf does not exist" in failed.message
+    assert failed.failure.kind == "ModelFileError"
+    assert "missing.gguf does not exist" in failed.failure.message
     assert raw.wait_for_end() == (1, "")
 
 
@@ -186,8 +186,8 @@ def test_a_log_file_that_cannot_be_opened_is_reported(
         )
     )
     failed = raw.wait_for(LoadFailed)
-    assert failed.kind == "ConfigurationError"
-    assert "folder.log cannot be opened" in failed.message
+    assert failed.failure.kind == "ConfigurationError"
+    assert "folder.log cannot be opened" in failed.failure.message
     assert raw.wait_for_end() == (1, "")
 
 
@@ -292,8 +292,8 @@ def test_requests_that_no_client_sends(
     raw.load(model)
     raw.send(message)
     failed = raw.wait_for(Failed)
-    assert (failed.request_id, failed.kind) == (1, "InvalidRequest")
-    assert reason in failed.message
+    assert (failed.request_id, failed.failure.kind) == (1, "InvalidRequest")
+    assert reason in failed.failure.message
 
 
 def test_answers_do_not_wait_for_a_running_prefill(raw: RawEngine, model: Path) -> None:

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.fakes.engine import MODEL
 
+from milepost.protocol.failure import Failure
 from milepost.protocol.framing import encode_frame
 from milepost.protocol.messages import (
     PROTOCOL_VERSION,
@@ -37,7 +38,9 @@ def main(way: str, sock: socket.socket) -> None:
     sock.sendall(encode_frame(Hello(protocol_version=version, pid=os.getpid(), library="fake")))
     sock.recv(1 << 16)  # the Load
     if way == "load fails":
-        sock.sendall(encode_frame(LoadFailed(kind="ModelFileError", message="no such file")))
+        sock.sendall(
+            encode_frame(LoadFailed(failure=Failure(kind="ModelFileError", message="no such file")))
+        )
         time.sleep(60)
     sock.sendall(encode_frame(LoadProgress(fraction=0.5)))
     sock.sendall(encode_frame(Ready(model=MODEL)))

@@ -9,7 +9,8 @@ from milepost.cache.checkpoint import CheckpointKind
 from milepost.engine.decoding import cancelled_message
 from milepost.engine.parts import EngineParts
 from milepost.engine.sequence import Request, Sequence
-from milepost.errors import ContextExceeded, MilepostError
+from milepost.errors import MilepostError
+from milepost.protocol.failure import describe_failure
 from milepost.protocol.messages import Failed, FinishReason
 
 
@@ -57,7 +58,4 @@ class Finisher:
 
     def refuse(self, request_id: int, error: MilepostError) -> None:
         """Tell why a request cannot begin."""
-        num = error.num_prompt_tokens if isinstance(error, ContextExceeded) else 0
-        kind, text = type(error).__name__, str(error)
-        message = Failed(request_id=request_id, kind=kind, message=text, num_prompt_tokens=num)
-        self._connection.send(message)
+        self._connection.send(Failed(request_id=request_id, failure=describe_failure(error)))

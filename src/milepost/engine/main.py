@@ -44,6 +44,7 @@ from milepost.libllama import (
 from milepost.libllama.media import Projector
 from milepost.libllama.state import StateIO
 from milepost.logs import set_up_logging
+from milepost.protocol.failure import describe_failure
 from milepost.protocol.framing import front_end_reader
 from milepost.protocol.messages import (
     PROTOCOL_VERSION,
@@ -109,7 +110,7 @@ def serve(connection: Connection) -> None:
         projector = load_projector(model, settings)
         runtime = make_runtime(context, settings, num_parked, projector)
     except MilepostError as error:
-        send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
+        send_now(connection, LoadFailed(failure=describe_failure(error)))
         raise
     gc.disable()  # a tree of many thousand objects is made: nothing of it is garbage
     attach_disk(runtime.cache, settings, library.name, runtime.traits)
@@ -150,7 +151,7 @@ def open_library_or_report(connection: Connection) -> Library:
     try:
         return open_library()
     except MilepostError as error:
-        send_now(connection, LoadFailed(kind=type(error).__name__, message=str(error)))
+        send_now(connection, LoadFailed(failure=describe_failure(error)))
         raise
 
 

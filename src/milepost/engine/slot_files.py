@@ -23,6 +23,7 @@ from milepost.errors import (
     StateRefused,
     StoredStateLost,
 )
+from milepost.protocol.failure import describe_failure
 from milepost.protocol.messages import ChangeSlot, SlotChanged
 
 
@@ -64,8 +65,9 @@ class SlotFiles:
         try:
             num_tokens, num_bytes = self._carry_out(message)
         except (MilepostError, OSError) as error:
-            kind = type(error).__name__ if isinstance(error, MilepostError) else "InvalidRequest"
-            return SlotChanged(query_id=message.query_id, error_kind=kind, error=str(error))
+            if isinstance(error, OSError):
+                error = InvalidRequest(str(error))
+            return SlotChanged(query_id=message.query_id, failure=describe_failure(error))
         return SlotChanged(
             query_id=message.query_id,
             num_tokens=num_tokens,

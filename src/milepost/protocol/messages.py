@@ -22,6 +22,7 @@ from milepost.errors import InvalidRequest
 from milepost.kinds import BoundaryKind, MediaKind, MemoryKind
 from milepost.protocol.cache import CacheChanged, CacheReport, CacheSummary, ChangeCache, GetCache
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.failure import Failure
 from milepost.protocol.sampling import SamplingParams
 
 PROTOCOL_VERSION = 10  # counts up with every change of a message
@@ -223,8 +224,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
 class LoadFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """The model cannot be loaded; the process ends."""
 
-    kind: str  # class name in milepost.errors
-    message: str
+    failure: Failure
 
 
 class PromptProgress(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -289,9 +289,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     """The end of a request that could not be carried out."""
 
     request_id: int
-    kind: str  # class name in milepost.errors
-    message: str
-    num_prompt_tokens: int = 0  # media included, where that is what was wrong
+    failure: Failure
 
 
 class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,8 +321,7 @@ class SlotChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defa
     num_tokens: int = 0  # saved, restored or erased
     num_bytes: int = 0  # written or read
     elapsed_ms: float = 0.0
-    error_kind: str = ""  # class name in milepost.errors; empty: it was done
-    error: str = ""
+    failure: Failure | None = None  # None: it was done
 
 
 class MediaCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -332,8 +329,7 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defa
 
     query_id: int
     counts: tuple[int, ...] = ()  # tokens in a prompt, begin and end marks included, of each
-    error_kind: str = ""  # class name in milepost.errors; empty: they could be counted
-    error: str = ""
+    failure: Failure | None = None  # None: they could be counted
 
 
 ToEngine = (

@@ -13,11 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from milepost import errors
 from milepost.errors import (
-    ContextExceeded,
     EngineDied,
-    InvalidRequest,
     MilepostError,
     Unavailable,
 )
@@ -28,6 +25,7 @@ from milepost.protocol.cache import (
     ChangeCache,
     GetCache,
 )
+from milepost.protocol.failure import error_from
 from milepost.protocol.framing import frame_parts
 from milepost.protocol.messages import (
     Cancel,
@@ -220,8 +218,8 @@ class EngineClient:
         message = ChangeSlot(query_id=query_id, slot_id=slot_id, action=action, path=path)
         answer = await self._query(query_id, message)
         assert isinstance(answer, SlotChanged)
-        if answer.error_kind:
-            raise error_from(answer.error_kind, answer.error)
+        if answer.failure is not None:
+            raise error_from(answer.failure)
         return answer
 
     async def count_media(self, media: Sequence[MediaRef]) -> tuple[int, ...]:
@@ -232,8 +230,8 @@ class EngineClient:
         query_id = next(self._ids)
         answer = await self._query(query_id, CountMedia(query_id=query_id, media=tuple(media)))
         assert isinstance(answer, MediaCounts)
-        if answer.error_kind:
-            raise error_from(answer.error_kind, answer.error)
+        if answer.failure is not None:
+            raise error_from(answer.failure)
         return answer.counts
 
     async def _query(self, query_id: int, message: Message) -> Answer:
@@ -282,7 +280,7 @@ class EngineClient:
                 self._send_media(message)
             case Failed():
                 if generation := self._generations.get(message.request_id):
-                    generation.put(self._error_of(message, generation))
+                    generation.put(error_from(message.failure))
                 self._left.pop(message.request_id, None)
             case Status():
                 self._answer(message.status_id, message)
@@ -361,12 +359,6 @@ class EngineClient:
         if waiter is not None and not waiter.done():
             waiter.set_result(answer)
 
-    def _error_of(self, message: Failed, generation: Generation) -> MilepostError:
-        if message.kind == ContextExceeded.__name__ and self.model is not None:
-            num_prompt_tokens = message.num_prompt_tokens or generation.num_prompt_tokens
-            return ContextExceeded(num_prompt_tokens, self.model.num_context_tokens)
-        return error_from(message.kind, message.message)
-
     def _note_load(self) -> None:
         running = sum(generation.num_running for generation in self._generations.values())
         self.line.note_load(running, self._num_slots)
@@ -388,16 +380,3 @@ class EngineClient:
         if self._write is not None:
             for part in frame_parts(message):
                 self._write(part)
-
-
-def error_from(kind: str, message: str) -> MilepostError:
-    """Return the exception that an engine process names, with its message.
-
-    `kind` is a class name of `milepost.errors`.
-    """
-    found = getattr(errors, kind, MilepostError)
-    if not (isinstance(found, type) and issubclass(found, MilepostError)):
-        return MilepostError(message)
-    if issubclass(found, ContextExceeded):  # made from two numbers, which are in the text
-        return InvalidRequest(message)
-    return found(message)

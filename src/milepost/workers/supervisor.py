@@ -18,6 +18,7 @@ import msgspec
 
 from milepost.config import EngineSettings, LogSettings
 from milepost.errors import EngineStartFailed, MilepostError, ProtocolError
+from milepost.protocol.failure import error_from
 from milepost.protocol.framing import encode_frame, engine_reader
 from milepost.protocol.messages import (
     PROTOCOL_VERSION,
@@ -28,7 +29,7 @@ from milepost.protocol.messages import (
     LoadProgress,
     Ready,
 )
-from milepost.workers.client import EngineClient, error_from
+from milepost.workers.client import EngineClient
 
 ENGINE_COMMAND = (sys.executable, "-m", "milepost.engine.main")
 FIRST_BACKOFF_S = 0.5  # arbitrary, doubled up to the next
@@ -157,7 +158,7 @@ class Supervisor:
             case Hello():
                 self._greet(message)
             case LoadFailed():
-                raise error_from(message.kind, message.message)
+                raise error_from(message.failure)
             case LoadProgress():
                 self._client.take(message)
                 if self._on_progress is not None:

@@ -19,6 +19,7 @@ from milepost.protocol.cache import (
     GetCache,
 )
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.failure import Failure
 from milepost.protocol.framing import encode_frame, engine_reader, front_end_reader
 from milepost.protocol.messages import (
     Boundary,
@@ -121,7 +122,7 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
             audio_sample_rate=16000,
         )
     ),
-    LoadFailed(kind="ModelFileError", message="é"),
+    LoadFailed(failure=Failure(kind="ModelFileError", message="é")),
     PromptProgress(request_id=1, num_tokens=9, num_cached=2, num_processed=4, elapsed_ms=1.5),
     NeedMedia(request_id=1, keys=(b"\x01" * 32, b"\x02" * 32)),
     Delta(
@@ -158,7 +159,10 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
             reason="window_lost",
         ),
     ),
-    Failed(request_id=1, kind="InvalidRequest", message="no"),
+    Failed(
+        request_id=1,
+        failure=Failure(kind="InvalidRequest", message="no", fields={"param": None}),
+    ),
     Status(
         status_id=1,
         slots=(
@@ -208,7 +212,7 @@ FROM_ENGINE: tuple[FromEngine, ...] = (
     ),
     CacheChanged(query_id=1, found=False, freed_bytes=2**40),
     SlotChanged(query_id=7, num_tokens=30_000, num_bytes=2**33, elapsed_ms=12.5),
-    MediaCounts(query_id=8, counts=(256, 18), error_kind="InvalidRequest", error="no"),
+    MediaCounts(query_id=8, counts=(256, 18), failure=Failure(kind="InvalidRequest", message="no")),
 )
 
 

@@ -16,7 +16,6 @@ from milepost.errors import (
     EngineDied,
     InvalidRequest,
     MilepostError,
-    ModelFileError,
     NativeCallFailed,
     QueueFull,
     Unavailable,
@@ -27,6 +26,7 @@ from milepost.protocol.cache import (
     GetCache,
 )
 from milepost.protocol.counters import Counters, DiskSizes, RamSizes
+from milepost.protocol.failure import Failure, describe_failure
 from milepost.protocol.framing import FrameReader, front_end_reader
 from milepost.protocol.messages import (
     Cancel,
@@ -49,7 +49,7 @@ from milepost.protocol.messages import (
     Timings,
     ToEngine,
 )
-from milepost.workers.client import EngineClient, MediaContents, error_from
+from milepost.workers.client import EngineClient, MediaContents
 from milepost.workers.waiting_line import WaitingLine
 
 TIMEOUT_S = 10.0
@@ -150,7 +150,9 @@ def test_what_arrives_after_leaving_is_dropped() -> None:
             pass
         client.take(delta(generation.request_id, "late"))
         client.take(finished(generation.request_id, reason="cancelled"))
-        client.take(Failed(request_id=generation.request_id, kind="EngineDied", message=""))
+        client.take(
+            Failed(request_id=generation.request_id, failure=Failure(kind="EngineDied", message=""))
+        )
 
     run(test)
 
@@ -203,7 +205,12 @@ def test_a_failure_is_raised_as_its_class(kind: type[MilepostError]) -> None:
     async def test() -> None:
         client, wire = ready_client()
         async with client.generate(*spec(num_choices=3)) as generation:
-            client.take(Failed(request_id=generation.request_id, kind=kind.__name__, message="why"))
+            client.take(
+                Failed(
+                    request_id=generation.request_id,
+                    failure=Failure(kind=kind.__name__, message="why"),
+                )
+            )
             with pytest.raises(kind, match=r"^why$"):
                 await anext(generation)
             assert [event async for event in generation] == []
@@ -216,9 +223,8 @@ def test_a_prompt_that_is_too_long_keeps_its_numbers() -> None:
     async def test() -> None:
         client, _ = ready_client()
         async with client.generate(*spec()) as generation:
-            client.take(
-                Failed(request_id=generation.request_id, kind="ContextExceeded", message="long")
-            )
+            error = ContextExceeded(2, MODEL.num_context_tokens)
+            client.take(Failed(request_id=generation.request_id, failure=describe_failure(error)))
             with pytest.raises(ContextExceeded) as caught:
                 await anext(generation)
         assert caught.value.num_prompt_tokens == 2
@@ -393,7 +399,9 @@ def test_media_are_counted_by_the_engine() -> None:
         assert isinstance(good, CountMedia)
         assert isinstance(bad, CountMedia)
         client.take(MediaCounts(query_id=good.query_id, counts=(18,)))
-        client.take(MediaCounts(query_id=bad.query_id, error_kind="InvalidRequest", error="no"))
+        client.take(
+            MediaCounts(query_id=bad.query_id, failure=Failure(kind="InvalidRequest", message="no"))
+        )
         assert await asked[0] == (18,)
         with pytest.raises(InvalidRequest, match="no"):
             await asked[1]
@@ -425,22 +433,6 @@ def test_a_request_made_before_the_death_is_refused_on_entering() -> None:
         assert wire.sent == []
 
     run(test)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("ModelFileError", ModelFileError),
-        ("ContextExceeded", InvalidRequest),
-        ("NoSuchClass", MilepostError),
-        ("annotations", MilepostError),
-        ("ClassVar", MilepostError),
-    ],
-)
-def test_error_from(kind: str, expected: type[MilepostError]) -> None:
-    error = error_from(kind, "why")
-    assert type(error) is expected
-    assert str(error) == "why"
 
 
 def test_only_requests_that_wait_and_are_still_wanted_fill_the_queue() -> None:

@@ -25,6 +25,7 @@ from milepost.errors import InvalidRequest, MilepostError, NativeCallFailed
 from milepost.libllama.media import MediaSize, count_tokens, describe_size
 from milepost.lru import LruCache
 from milepost.protocol.counters import Counters
+from milepost.protocol.failure import describe_failure
 from milepost.protocol.messages import (
     CountMedia,
     Generate,
@@ -96,8 +97,7 @@ class MediaFeed:
         try:
             counts = tuple(count_tokens(self._layouts.find_layout(ref)) for ref in message.media)
         except MilepostError as error:
-            kind = type(error).__name__
-            return MediaCounts(query_id=message.query_id, error_kind=kind, error=str(error))
+            return MediaCounts(query_id=message.query_id, failure=describe_failure(error))
         return MediaCounts(query_id=message.query_id, counts=counts)
 
     def _lay_out(self, ref: MediaRef) -> MediaLayout:
