@@ -16,6 +16,9 @@ BoundaryKind = Literal[
     "prompt_end",  # before the generation prompt
     "breakpoint",  # the client asked for it
 ]
+# Roles of messages that have an older or a newer name besides the usual one, which is first.
+SYSTEM_ROLES = ("system", "developer")
+TOOL_ROLES = ("tool", "function")
 MediaKind = Literal["image", "audio"]
 # Whether a sequence can be cut back: only "full", and "window" where it keeps all of its cells.
 MemoryKind = Literal["full", "window", "recurrent", "hybrid"]

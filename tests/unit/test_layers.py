@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assemble": BASE
     | {"protocol", "libllama", "chat", "media", "workers", "api", "metrics", "dashboard", "traces"},
     "traces": {"errors"},
-    "client": {"errors", "traces"},
+    "client": {"errors", "kinds", "traces"},
     # Talks HTTP to servers, and starts them as processes.
     "bench": {"errors", "units", "logs", "traces", "client"},
     "cli": BASE | {"protocol", "assemble", "bench", "cache", "client", "traces"},

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from milepost.client.server_client import ChatCall, ServerClient
 from milepost.errors import BenchmarkFailed
+from milepost.kinds import SYSTEM_ROLES
 from milepost.traces.trace import Message, Tool, read_trace
 
-SYSTEM_ROLES = ("system", "developer")
 FIRST_WORDS: Message = {"role": "user", "content": "Hello."}  # where a file names none
 
 

@@ -19,10 +19,9 @@ import numpy as np
 
 from milepost.arrays import Tokens
 from milepost.cache.match import Match, Missing
+from milepost.kinds import SYSTEM_ROLES, TOOL_ROLES
 from milepost.protocol.cache import CacheReason, RestoreKind
 from milepost.protocol.messages import (
-    SYSTEM_ROLES,
-    TOOL_ROLES,
     Boundary,
     Generate,
 )

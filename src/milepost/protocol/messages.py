@@ -30,9 +30,6 @@ PROTOCOL_VERSION = 10  # counts up with every change of a message
 FinishReason = Literal["eos", "stop_string", "limit", "context_full", "cancelled"]
 SlotState = Literal["idle", "waiting", "prefill", "decode"]
 SlotAction = Literal["save", "restore", "erase"]
-# Roles of messages that have an older or a newer name besides the usual one, which is first.
-SYSTEM_ROLES = ("system", "developer")
-TOOL_ROLES = ("tool", "function")
 
 TOKEN_DTYPE = np.dtype("<i4")
 

@@ -23,7 +23,7 @@ from milepost.chat.conversation.media_parts import (
     join_parts,
 )
 from milepost.chat.conversation.sentinels import find_markers, write_marker
-from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
+from milepost.kinds import SYSTEM_ROLES, TOOL_ROLES
 
 # Templates read plain dicts, so messages stay dicts here, against the rule for records.
 Message = dict[str, Any]

@@ -38,9 +38,8 @@ from milepost.chat.prompts.reply_matching import (
     ReplyMatcher,
 )
 from milepost.chat.templates.template_set import TemplateSet
-from milepost.kinds import BoundaryKind
+from milepost.kinds import TOOL_ROLES, BoundaryKind
 from milepost.lru import LruCache
-from milepost.protocol.messages import TOOL_ROLES
 
 MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each at 100k tokens
 MAX_READERS = 16  # combinations of template and variables remembered; arbitrary

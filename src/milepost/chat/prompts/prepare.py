@@ -43,8 +43,9 @@ from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.chat.reply_memory.reply_store import ReplyContext, ReplyStore, read_parsed
 from milepost.chat.templates.template_set import TemplateSet
 from milepost.chat.vocab import Vocab
+from milepost.kinds import SYSTEM_ROLES
 from milepost.lru import LruCache
-from milepost.protocol.messages import SYSTEM_ROLES, Boundary, PromptInput, encode_tokens
+from milepost.protocol.messages import Boundary, PromptInput, encode_tokens
 
 MAX_HEADS = 256  # of conversations whose tools are remembered; arbitrary, some 100 bytes each
 

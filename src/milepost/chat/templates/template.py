@@ -33,7 +33,7 @@ from milepost.chat.templates.profile import Renderings, learn_profile
 from milepost.chat.templates.tool_fallback import write_tools
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
-from milepost.protocol.messages import TOOL_ROLES
+from milepost.kinds import TOOL_ROLES
 
 GENERATION = "add_generation_prompt"
 RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token", GENERATION)

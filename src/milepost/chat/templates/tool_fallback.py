@@ -39,7 +39,7 @@ from milepost.chat.templates.message_probe import (
     treat_consecutive_users,
     treat_first_system,
 )
-from milepost.protocol.messages import SYSTEM_ROLES, TOOL_ROLES
+from milepost.kinds import SYSTEM_ROLES, TOOL_ROLES
 
 CALLS = ToolCallFormat(JsonBody(), call=Affix("<tool_call>", "</tool_call>"))
 RESULT = Affix("<tool_response>\n", "\n</tool_response>")
