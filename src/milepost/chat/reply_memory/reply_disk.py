@@ -3,8 +3,9 @@
     <cache folder>/<fingerprint>/replies.sqlite
 
 Without it the states on disk would be of use up to the first token only that no tokenizer makes.
-Read once, when the model is loaded; written by a thread of its own. A file that cannot be used is
-logged, and the server goes on without it: a reply that is not known costs time and nothing else.
+Read when the model is loaded; a thread writes it, and reads what other servers write meanwhile. A
+file that cannot be used is logged, and the server goes on without it: a reply that is not known
+costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from milepost.sqlite_files import (
 
 FILE_NAME = "replies.sqlite"
 CLOSE_TIMEOUT_S = 5.0
+WATCH_S = 1.0  # how often it is looked for what other servers have written; arbitrary
 
 _SCHEMA = """
 DROP TABLE IF EXISTS replies;
@@ -77,33 +79,33 @@ class Forget:
 class ReplyDisk:
     """Fills a store from disk, and writes down what is added to it and forgotten on demand."""
 
-    def __init__(self, store: ReplyStore, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, store: ReplyStore, max_bytes: int = MAX_BYTES, watch_s: float = WATCH_S
+    ) -> None:
         self._store = store
         self._max_bytes = max_bytes
+        self._watch_s = watch_s
         self._changes: queue.SimpleQueue[KeptReply | Forget | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def open(self, folder: Path) -> None:
         """Read what earlier runs have left in a folder, and write there from now on.
 
-        Does nothing when it is open.
+        What other servers write there meanwhile is read as well. Does nothing when it is open.
         """
         if self._thread is not None:
             return
         path = folder / FILE_NAME
         try:
-            connection = _open_anew_if_damaged(path)
-            for reply in _load(connection):
+            file = _ReplyFile(path)
+            for reply in file.read_new():
                 self._store.add_reply(reply)
         except UNUSABLE as error:
             logger.warning("replies are not kept on disk: %s cannot be used: %s", path, error)
             return
-        self._store.on_add = self._changes.put
+        self._store.on_add = self._note_added
         self._thread = threading.Thread(
-            target=self._write_all,
-            args=(path, connection, read_inode(path)),
-            name="replies",
-            daemon=True,
+            target=self._write_and_watch, args=(file,), name="replies", daemon=True
         )
         self._thread.start()
 
@@ -119,17 +121,69 @@ class ReplyDisk:
             self._changes.put(None)
             self._thread.join(CLOSE_TIMEOUT_S)
 
-    def _write_all(self, path: Path, connection: sqlite3.Connection, inode: int) -> None:
-        while (change := self._changes.get()) is not None:
+    def _note_added(self, reply: KeptReply) -> None:
+        if threading.current_thread() is not self._thread:  # else it was read from the file
+            self._changes.put(reply)
+
+    def _write_and_watch(self, file: _ReplyFile) -> None:
+        while True:
             try:
-                if read_inode(path) != inode:  # it was purged
-                    connection.close()
-                    connection = _open_anew_if_damaged(path)
-                    inode = read_inode(path)
-                _apply(connection, change, self._max_bytes)
+                change = self._changes.get(timeout=self._watch_s)
+            except queue.Empty:
+                self._read_new(file)
+                continue
+            if change is None:
+                break
+            try:
+                file.write(change, self._max_bytes)
             except UNUSABLE as error:
                 logger.warning("a reply is not kept on disk: %s", error)
-        connection.close()
+        file.close()
+
+    def _read_new(self, file: _ReplyFile) -> None:
+        epoch = self._store.epoch  # what is forgotten while it is read stays forgotten
+        try:
+            for reply in file.read_new():
+                self._store.add_reply(reply, epoch)
+        except UNUSABLE as error:
+            logger.debug("replies of other servers cannot be read: %s", error)
+
+
+class _ReplyFile:
+    """A connection to the file; of one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = _open_anew_if_damaged(path)
+        self._inode = read_inode(path)
+        self._version = -1  # of the file when all of it had been read
+        self._last_id = 0  # that was read
+
+    def read_new(self) -> Iterator[KeptReply]:
+        """Yield the replies that were written since the last call, by whomever; all at first."""
+        if read_inode(self._path) != self._inode:  # purged: what is written next makes it anew
+            return
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version == self._version:  # no other connection has committed
+            return
+        for number, reply in _load(self._connection, self._last_id):
+            self._last_id = number
+            if reply is not None:
+                yield reply
+        self._version = version
+
+    def write(self, change: KeptReply | Forget, max_bytes: int) -> None:
+        """Carry out a change, in a new file if this one was purged."""
+        if read_inode(self._path) != self._inode:
+            self._connection.close()
+            self._connection = _open_anew_if_damaged(self._path)
+            self._inode = read_inode(self._path)
+            self._version, self._last_id = -1, 0
+        _apply(self._connection, change, max_bytes)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 def _open_anew_if_damaged(path: Path) -> sqlite3.Connection:
@@ -147,21 +201,26 @@ def _open_checked(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _load(connection: sqlite3.Connection) -> Iterator[KeptReply]:
-    """Yield the replies that are as they were written."""
-    rows = connection.execute(f"SELECT digest, {', '.join(COLUMNS)} FROM replies ORDER BY id")
-    for digest, *values in rows:
-        if _digest(values) == digest:
-            meaning, bare, history_key, generation_prompt, reasoning, ids, tokens = values
-            yield KeptReply(
-                tokens=_parse_tokens(tokens),
-                generation_prompt=_parse_text(generation_prompt),
-                meaning=meaning,
-                bare=bare,
-                history_key=history_key,
-                reasoning=_parse_text(reasoning),
-                ids=tuple(json.loads(ids)),
-            )
+def _load(connection: sqlite3.Connection, last_id: int) -> Iterator[tuple[int, KeptReply | None]]:
+    """Yield what was written after a row; None for one that is not as it was written."""
+    rows = connection.execute(
+        f"SELECT id, digest, {', '.join(COLUMNS)} FROM replies WHERE id > ? ORDER BY id", (last_id,)
+    )
+    for number, digest, *values in rows:
+        if _digest(values) != digest:
+            yield number, None
+            continue
+        meaning, bare, history_key, generation_prompt, reasoning, ids, tokens = values
+        reply = KeptReply(
+            tokens=_parse_tokens(tokens),
+            generation_prompt=_parse_text(generation_prompt),
+            meaning=meaning,
+            bare=bare,
+            history_key=history_key,
+            reasoning=_parse_text(reasoning),
+            ids=tuple(json.loads(ids)),
+        )
+        yield number, reply
 
 
 def _apply(connection: sqlite3.Connection, change: KeptReply | Forget, max_bytes: int) -> None:

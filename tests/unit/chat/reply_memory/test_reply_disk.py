@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,31 @@ def test_replies_are_found_by_the_next_run(tmp_path: Path) -> None:
     assert read(tmp_path) == (ONE, TWO)
     write(tmp_path, ONE)
     assert read(tmp_path) == (ONE, TWO)
+
+
+def test_a_running_server_learns_the_replies_of_another(tmp_path: Path) -> None:
+    ours = ReplyStore()
+    disk = ReplyDisk(ours, watch_s=0.01)
+    disk.open(tmp_path)
+    ours.add_reply(ONE)
+    with running(tmp_path) as (theirs, _):
+        theirs.add_reply(TWO)
+        wait_until(lambda: TWO in ours.replies())
+        ours.forget_all()
+        theirs.add_reply(reply("three"))
+        wait_until(lambda: len(ours) == 1)
+    disk.close()
+    assert ours.replies() == (reply("three"),)
+    assert {each.meaning for each in read(tmp_path)} == {
+        each.meaning for each in (ONE, TWO, reply("three"))
+    }
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_nobody_else_may_read_them(tmp_path: Path) -> None:
