@@ -182,14 +182,14 @@ def test_a_template_that_drops_moves_or_repeats_images_is_refused(source: str, s
     assert said in str(raised.value)
 
 
-def test_a_breakpoint_may_stand_behind_an_image() -> None:
+def test_a_breakpoint_may_stand_after_an_image() -> None:
     marked = {**IMAGE, "cache_control": {"type": "ephemeral"}}
     conversation = parse_conversation([user(text("a"), text("b"), marked, text("c"))])
     (mark,) = conversation.breakpoints
     assert conversation.messages[0]["content"][: mark.num_chars] == f"a\nb{MARKER}"
 
 
-def test_a_boundary_behind_images_has_the_position_of_its_text() -> None:
+def test_a_boundary_after_images_has_the_position_of_its_text() -> None:
     conversation = parse_conversation([user(text("é"), IMAGE, text("b")), user(IMAGE)])
     prompt = template().render(conversation)
     found = BoundaryFinder(TemplateSet(template())).find_boundaries(conversation, prompt)

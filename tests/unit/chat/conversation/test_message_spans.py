@@ -49,7 +49,7 @@ def test_only_later_messages_are_marked() -> None:
     )
 
 
-def test_a_message_put_behind_others_is_left_out() -> None:
+def test_a_message_put_after_others_is_left_out() -> None:
     marked = mark_messages(make_conversation(messages_of("system", "one", "two")), SENTINEL)
     contents = [message["content"] for message in marked.messages]
     _, spans = take_marks_out(contents[1] + contents[2] + contents[0], SENTINEL)

@@ -214,7 +214,7 @@ def test_tool_results_are_no_user_messages() -> None:
     assert prompt[last_user.offset :].lstrip().startswith("<|im_start|>user\nsecond question")
 
 
-def test_where_reasoning_goes_there_is_one_behind_the_last_user_message_too() -> None:
+def test_where_reasoning_goes_there_is_one_after_the_last_user_message_too() -> None:
     reasoned = [*SESSION[:-2], reply("thinking aloud", "because"), user("why?"), reply("so", "as")]
     turns = Turns(CHATML_TOOLS)
     prompt, found = turns.find([*reasoned, call(4), result(4)])
@@ -288,7 +288,7 @@ def marks_of(found: PromptBoundaries) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("mark", [MARK, EXPLICIT], ids=["message", "explicit"])
-def test_a_marked_message_is_a_breakpoint_behind_it(mark: dict[str, Any]) -> None:
+def test_a_marked_message_is_a_breakpoint_after_it(mark: dict[str, Any]) -> None:
     plain, _ = Turns(CHATML_TOOLS).find(SESSION)
     turns = Turns(CHATML_TOOLS)
     messages = [*SESSION[:3], {**SESSION[3], **mark}, *SESSION[4:]]

@@ -141,7 +141,7 @@ class Server:
     def answer(
         self, messages: list[dict[str, Any]], tools: Any, reply: dict[str, Any]
     ) -> list[int] | None:
-        """Sample a reply as the template writes it; None where it writes none behind a prompt."""
+        """Sample a reply as the template writes it; None where it writes none after a prompt."""
         prompt = self.template.render(parse_conversation(messages, tools)).text
         later = self.template.render(
             parse_conversation([*messages, reply], tools), add_generation_prompt=False
@@ -251,7 +251,7 @@ def draw_call(rng: random.Random, number: int, *, reasons: bool) -> dict[str, An
 class Talk:
     """What became of the replies of a conversation: the last one of each turn counts."""
 
-    num_replies: int = 0  # that the template can write behind a prompt
+    num_replies: int = 0  # that the template can write after a prompt
     num_exact: int = 0
     num_prefixes: int = 0  # of these, turns whose prompt goes on from what was sampled
 
@@ -366,7 +366,7 @@ def result(call_id: str) -> dict[str, Any]:
 
 
 def sample_call(server: Server, messages: list[dict[str, Any]], call_id: str) -> list[int]:
-    """Sample a call with an id behind a conversation, and keep it; return its tokens."""
+    """Sample a call with an id after a conversation, and keep it; return its tokens."""
     _, _, found = server.ask(messages, TOOLS)
     sampled = server.answer(messages, TOOLS, calling(call_id))
     assert sampled is not None

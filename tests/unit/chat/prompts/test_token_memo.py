@@ -110,7 +110,7 @@ class SpacingVocab(FakeVocab):
     """Puts a space before each text, even where that begins with a control token."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the tokens of FakeVocab behind a space."""
+        """Return the tokens of FakeVocab after a space."""
         text = f" {text}"
         return super().tokenize(text, add_special=add_special, parse_special=parse_special)
 
@@ -138,13 +138,13 @@ class BeginningVocab(FakeVocab):
     """Puts its BOS before each text, asked or not."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the tokens of FakeVocab behind BOS."""
+        """Return the tokens of FakeVocab after BOS."""
         tokens = super().tokenize(text, add_special=False, parse_special=parse_special)
         return [self.bos_token, *tokens]
 
 
 class LookingBackVocab(FakeVocab):
-    """Spells the first character behind a control token by what is before it."""
+    """Spells the first character after a control token by what is before it."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the tokens of FakeVocab for the changed text."""
@@ -195,7 +195,7 @@ def test_the_conversations_are_such_that_it_matters() -> None:
     assert sum(bool(prompt.marks) for prompt, _ in cases) > 20
 
 
-def test_a_turn_tokenises_what_is_behind_the_last_known_control_token() -> None:
+def test_a_turn_tokenises_what_is_after_the_last_known_control_token() -> None:
     vocab = CountingVocab()
     tokenizer = make_tokenizer(vocab)
     head = "<|im_start|>" + 100 * "x" + "<|im_end|>"

@@ -81,7 +81,7 @@ def test_a_spelled_bos_is_no_bos() -> None:
 
 
 class MergingVocab(FakeVocab):
-    """Makes one token of two line breaks, puts a space before words, eats it behind controls."""
+    """Makes one token of two line breaks, puts a space before words, eats it after controls."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the tokens of FakeVocab, two line breaks as token 300."""
@@ -132,7 +132,7 @@ def test_positions_pass_marked_texts() -> None:
 
 
 class SpacedVocab(FakeVocab):
-    """Like SentencePiece: a space before the first word, and controls eat white space behind."""
+    """Like SentencePiece: a space before the first word, and controls eat the space after them."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the tokens of FakeVocab for the changed text."""

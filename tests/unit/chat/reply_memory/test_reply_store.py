@@ -48,7 +48,7 @@ def kept(sampled: SampledReply, *shown: int, context: ReplyContext = CONTEXT) ->
     return list(store.replies())
 
 
-def test_what_a_reply_says_finds_it_behind_its_generation_prompt_only() -> None:
+def test_what_a_reply_says_finds_it_after_its_generation_prompt_only() -> None:
     store = ReplyStore()
     store.add_reply(reply("a"))
     assert find(store, " a ") == reply("a")
