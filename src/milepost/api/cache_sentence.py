@@ -27,7 +27,7 @@ REASONS: dict[CacheReason, str] = {
     "the model's reasoning.",
     "changed_system": "The system prompt was changed, at {place}, so that nothing after that "
     "place can be reused.",
-    "changed_tools": "The tools were changed, at {place}, so that nothing behind that place can "
+    "changed_tools": "The tools were changed, at {place}, so that nothing after that place can "
     "be reused.",
     "pruned_history": "The client shortened or removed an old message, at {place}.",
     "compacted": "The client replaced many messages by few, from {place} on.",

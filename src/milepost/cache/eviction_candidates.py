@@ -18,8 +18,8 @@ from milepost.cache.eviction_policies import (
     LAST_USER_HITS,
     PROMPT_END_HITS,
     SYSTEM_END_HITS,
-    Positions,
-    Rates,
+    TipPositions,
+    TipRates,
     expected_returns,
     usage_rate,
 )
@@ -60,8 +60,8 @@ class AttachedSegment:
 class _Tips:
     """The leaves of the tree in the order of a walk: each subtree has a run of them."""
 
-    positions: Positions
-    rates: Rates
+    positions: TipPositions
+    rates: TipRates
     runs: dict[Node, tuple[int, int]]
 
     def expected_returns(self, node: Node, positions: list[int]) -> list[float]:

@@ -33,8 +33,8 @@ import numpy.typing as npt
 
 from milepost.cache.eviction import Candidates, CheckpointRecord, EvictionPolicy
 
-Positions = npt.NDArray[np.int64]
-Rates = npt.NDArray[np.float64]
+TipPositions = npt.NDArray[np.int64]  # of shape (num_tips,): lengths of histories
+TipRates = npt.NDArray[np.float64]  # of shape (num_tips,): expected uses per request
 MakePolicy = Callable[[Candidates[Any, Any]], EvictionPolicy]
 
 # Tried on traces of coding agents with half of a tight budget: half or twice of any of them changes
@@ -57,7 +57,7 @@ def usage_rate(age: int) -> float:
     return 1.0 / (FRESH_REQUESTS + age)
 
 
-def expected_returns(positions: Sequence[int], tips: Positions, rates: Rates) -> list[float]:
+def expected_returns(positions: Sequence[int], tips: TipPositions, rates: TipRates) -> list[float]:
     """Return how often conversations with these tips go on from each position or later."""
     distances = np.maximum(tips - np.array(positions, np.int64)[:, None], 0)
     returns: list[float] = ((APPENDS + np.log1p(distances / NEAR_TOKENS)) @ rates).tolist()

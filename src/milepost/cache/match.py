@@ -92,11 +92,11 @@ def _find_replaced(path: Path, num_prompt_tokens: int) -> tuple[Tokens, ...]:
     if not path.nodes or path.num_tokens == num_prompt_tokens:
         return ()
     node = path.nodes[-1]
-    pieces = [node.tokens[path.num_tokens - node.start :]]
+    edges = [node.tokens[path.num_tokens - node.start :]]
     while node.children and node.end - path.num_tokens < MAX_REPLACED:
         node = max(node.children.values(), key=lambda child: child.last_used)
-        pieces.append(node.tokens)
-    return tuple(piece for piece in pieces if len(piece))
+        edges.append(node.tokens)
+    return tuple(edge for edge in edges if len(edge))
 
 
 def _find_stored(

@@ -109,7 +109,9 @@ class _Grid:
     def __init__(self, request: PlacementRequest) -> None:
         edges = {pos for span in request.media for pos in span}
         inside = {pos for pos in edges if request.start < pos < request.end}
-        self._points = sorted({request.start, request.end} | inside)  # of pieces, ascending
+        self._points = sorted(
+            {request.start, request.end} | inside
+        )  # where parts begin or end, ascending
         self._media = {start for start, _ in request.media}
         self._num_tokens = min(request.num_ubatch_tokens, request.num_batch_tokens)
         self._num_ideal = self._count()
@@ -124,10 +126,10 @@ class _Grid:
     def cut_at(self, pos: int) -> bool:
         """Cut at a position; False, and nothing done, if that is useless or too expensive."""
         index = bisect_right(self._points, pos)
-        piece = self._points[index - 1]
-        if pos == piece:  # the begin or the end of a media
+        start = self._points[index - 1]
+        if pos == start:  # the begin or the end of a media item
             return True
-        if piece in self._media or pos - piece < MIN_CUT_TOKENS:
+        if start in self._media or pos - start < MIN_CUT_TOKENS:
             return False
         self._points.insert(index, pos)
         if self.num_extra <= self._max_extra:
@@ -137,14 +139,14 @@ class _Grid:
 
     def round_down(self, pos: int) -> int:
         """Return the end of the last micro-batch that ends at or before a position."""
-        piece = self._points[bisect_right(self._points, pos) - 1]
-        if piece in self._media:
-            return piece
-        return pos - (pos - piece) % self._num_tokens
+        start = self._points[bisect_right(self._points, pos) - 1]
+        if start in self._media:
+            return start
+        return pos - (pos - start) % self._num_tokens
 
     def _count(self) -> int:
-        pieces = zip(self._points, self._points[1:], strict=False)
-        return sum(math.ceil((end - start) / self._num_tokens) for start, end in pieces)
+        parts = zip(self._points, self._points[1:], strict=False)
+        return sum(math.ceil((end - start) / self._num_tokens) for start, end in parts)
 
 
 def _list_exact(request: PlacementRequest) -> Iterable[tuple[int, CheckpointKind]]:

@@ -71,7 +71,7 @@ class PrefixCache:
         self._num_requests += 1
         now = self._use_at(now_s)
         self._attach_found(now)
-        path = self._tree.find(_as_key(prompt))
+        path = self._tree.find_path(_as_key(prompt))
         for node in path.nodes:
             # An edge that is left half way leads to another conversation: not a use of that one.
             if node.end <= path.num_tokens or path.num_tokens == len(prompt):
@@ -86,11 +86,11 @@ class PrefixCache:
 
     def peek(self, prompt: Tokens) -> Match:
         """Return what `match` would, without using or counting it."""
-        return describe_match(self._tree.find(_as_key(prompt)), len(prompt), self.traits)
+        return describe_match(self._tree.find_path(_as_key(prompt)), len(prompt), self.traits)
 
     def find_path(self, tokens: Tokens) -> Path:
         """Return what is known of a history, without using it; good until the next addition."""
-        return self._tree.find(_as_key(tokens))
+        return self._tree.find_path(_as_key(tokens))
 
     def saved_until(self, tokens: Tokens) -> int:
         """Return up to which position of a history the attention cells are stored."""

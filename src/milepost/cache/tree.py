@@ -124,7 +124,7 @@ class Tree:
         self.num_nodes = 0  # without the root
         self.num_tokens = 0
 
-    def find(self, tokens: Tokens) -> Path:
+    def find_path(self, tokens: Tokens) -> Path:
         """Return the path of the longest known prefix."""
         nodes: list[Node] = []
         node, pos = self.root, 0
@@ -159,7 +159,7 @@ class Tree:
 
     def insert(self, tokens: Tokens, now: LastUse) -> Path:
         """Add a history, or what is new of it, and mark it as used; return its path."""
-        path = self.find(tokens)
+        path = self.find_path(tokens)
         nodes = list(path.nodes)
         if path.num_tokens < len(tokens):
             self._append(nodes, tokens[path.num_tokens :], path.num_tokens, now)
@@ -207,7 +207,7 @@ class Tree:
 
     def _find_end(self, tokens: Tokens) -> Node | None:
         """Return the node whose edge leads to the end of these tokens, if all are known."""
-        path = self.find(tokens)
+        path = self.find_path(tokens)
         return path.node_at(len(tokens)) if 0 < path.num_tokens == len(tokens) else None
 
     def _append(self, nodes: list[Node], rest: Tokens, pos: int, now: LastUse) -> None:

@@ -4,7 +4,7 @@
     media/<...>.<process>.tmp           the same while it is being written
 
     ┌──────────────┬───────────────────────┬────────────┬────────────┬───────────┬──────────────┐
-    │ "MPEMBED1"   │ SHA-256 of what follows│ width: u32 │ pieces: u32│ rows: u32…│ float32 …    │
+    │ "MPEMBED1"   │ SHA-256 of what follows│ width: u32 │ blocks: u32│ rows: u32…│ float32 …    │
     │ 8 bytes      │ 32 bytes              │            │            │ of each   │ row by row   │
     └──────────────┴───────────────────────┴────────────┴────────────┴───────────┴──────────────┘
 
@@ -34,7 +34,7 @@ MEDIA_FOLDER = "media"  # in the folder of a fingerprint
 
 logger = logging.getLogger(__name__)
 
-Embeddings = list[np.ndarray]  # float32 of shape (rows, width), of each piece of a media
+Embeddings = list[np.ndarray]  # float32 of shape (rows, width), of each block of a media item
 
 
 class EmbeddingFiles:
@@ -44,7 +44,7 @@ class EmbeddingFiles:
         self._folder = folder
         self._max_bytes = max_bytes
 
-    def read(self, key: bytes) -> Embeddings | None:
+    def read_embeddings(self, key: bytes) -> Embeddings | None:
         """Return the embeddings of a key of 32 bytes, None if they are not there or damaged."""
         path = self._path(key)
         try:
@@ -59,7 +59,7 @@ class EmbeddingFiles:
             _remove(path)
         return found
 
-    def write(self, key: bytes, embeddings: Sequence[np.ndarray]) -> None:
+    def write_embeddings(self, key: bytes, embeddings: Sequence[np.ndarray]) -> None:
         """Store embeddings; a disk that does not take them is logged, and nothing is stored."""
         data = encode_embeddings(embeddings)
         if len(data) > self._max_bytes:
@@ -76,11 +76,11 @@ class EmbeddingFiles:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except OSError as error:
-            logger.warning("the embeddings of a media are not on disk: %s", error)
+            logger.warning("the embeddings of a media item are not on disk: %s", error)
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
-    def clear(self) -> None:
+    def remove_all(self) -> None:
         """Remove all files, what a crash left of one included."""
         clear_embeddings(self._folder)
 
@@ -127,9 +127,9 @@ def _remove(path: Path) -> None:
 def encode_embeddings(embeddings: Sequence[np.ndarray]) -> bytes:
     """Return the bytes of a file."""
     width = embeddings[0].shape[1] if embeddings else 0
-    rows = np.array([len(piece) for piece in embeddings], "<u4")
+    rows = np.array([len(block) for block in embeddings], "<u4")
     body = [SIZES.pack(width, len(embeddings)), rows.tobytes()]
-    body += [np.ascontiguousarray(piece, VALUES).tobytes() for piece in embeddings]
+    body += [np.ascontiguousarray(block, VALUES).tobytes() for block in embeddings]
     content = b"".join(body)
     return MAGIC + hashlib.sha256(content, usedforsecurity=False).digest() + content
 
@@ -141,7 +141,7 @@ def decode_embeddings(data: bytes) -> Embeddings | None:
     checksum = hashlib.sha256(content, usedforsecurity=False).digest()
     if not data.startswith(MAGIC) or data[len(MAGIC) : start] != checksum:
         return None
-    width, num_pieces = SIZES.unpack_from(content)
-    rows = np.frombuffer(content, "<u4", num_pieces, SIZES.size)
+    width, num_blocks = SIZES.unpack_from(content)
+    rows = np.frombuffer(content, "<u4", num_blocks, SIZES.size)
     values = np.frombuffer(content, VALUES, offset=SIZES.size + rows.nbytes).reshape(-1, width)
-    return [piece.copy() for piece in np.split(values, np.cumsum(rows)[:-1])]
+    return [block.copy() for block in np.split(values, np.cumsum(rows)[:-1])]

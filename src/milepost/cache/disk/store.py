@@ -182,7 +182,7 @@ class DiskStore:
         return payload
 
     def prefetch(self, ids: Iterable[int]) -> None:
-        """Begin to read blobs that will be asked for; earlier wishes besides them are dropped."""
+        """Begin to read blobs that will be asked for; earlier ones besides them are dropped."""
         self._reader.prefetch([self._blobs[id_] for id_ in ids if id_ in self._blobs])
 
     def statistics(self) -> DiskStatistics:

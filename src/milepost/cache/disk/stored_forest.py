@@ -1,4 +1,8 @@
-"""What the disk holds, as records: enough to make the tree again without reading a blob."""
+"""What the disk holds, as records: enough to make the tree again without reading a blob.
+
+A *run* is a run of tokens that one conversation added to a known history: an edge of the radix tree
+as it was when it was written, which is never split on disk.
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class DiskTier:
 
         `prompt_end` is in it. Returns False if the queue is full: the rest is to be tried again.
         """
-        path = self._stored.tree.find(tokens)
+        path = self._stored.tree.find_path(tokens)
         if not path.nodes:
             return True
         known = np.concatenate([node.tokens for node in path.nodes])

@@ -89,7 +89,7 @@ class MediaWorker:
     def clear_files(self) -> None:
         """Remove what is on disk, after the jobs that wait."""
         if self._files is not None:
-            self.call(self._files.clear)
+            self.call(self._files.remove_all)
 
     def close(self) -> bool:
         """End the thread after the jobs that wait; cancel them first for a quick end.
@@ -113,7 +113,7 @@ class MediaWorker:
 
     def _store(self, done: Done) -> None:
         if self._files is not None and done.job.data is not None and done.embeddings is not None:
-            self._files.write(done.job.file_key, done.embeddings)
+            self._files.write_embeddings(done.job.file_key, done.embeddings)
 
     def _guard(self, function: Callable[[], None]) -> None:
         """Call a function; whatever it raises is logged, for without the thread all would wait."""
@@ -126,7 +126,9 @@ class MediaWorker:
         started_s = time.perf_counter()
         try:
             if job.data is None:
-                found = self._files.read(job.file_key) if self._files is not None else None
+                found = (
+                    self._files.read_embeddings(job.file_key) if self._files is not None else None
+                )
             else:
                 found = self._encode(job.size, job.data)
         except MilepostError as error:

@@ -25,14 +25,14 @@ FILE_BYTES = len(encode_embeddings(make_embeddings(0)))
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
     files = EmbeddingFiles(tmp_path / "media", 1 << 20)
     written = make_embeddings(1)
-    files.write(KEYS[0], written)
+    files.write_embeddings(KEYS[0], written)
 
-    found = EmbeddingFiles(tmp_path / "media", 1 << 20).read(KEYS[0])
+    found = EmbeddingFiles(tmp_path / "media", 1 << 20).read_embeddings(KEYS[0])
 
     assert found is not None
     assert [piece.shape for piece in found] == [(5, 4), (1, 4)]
     assert all(np.array_equal(left, right) for left, right in zip(found, written, strict=True))
-    assert files.read(KEYS[1]) is None
+    assert files.read_embeddings(KEYS[1]) is None
     assert (tmp_path / "media").stat().st_mode & 0o777 == 0o700
 
 
@@ -48,11 +48,11 @@ def test_every_damaged_byte_is_a_miss() -> None:
 
 def test_a_damaged_file_is_removed(tmp_path: Path) -> None:
     files = EmbeddingFiles(tmp_path, 1 << 20)
-    files.write(KEYS[0], make_embeddings(3))
+    files.write_embeddings(KEYS[0], make_embeddings(3))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-1])
 
-    assert files.read(KEYS[0]) is None
+    assert files.read_embeddings(KEYS[0]) is None
 
     assert list(tmp_path.iterdir()) == []
 
@@ -60,18 +60,24 @@ def test_a_damaged_file_is_removed(tmp_path: Path) -> None:
 def test_the_least_recently_used_make_room(tmp_path: Path) -> None:
     files = EmbeddingFiles(tmp_path, 3 * FILE_BYTES)
     for age, key in enumerate(KEYS[:3]):
-        files.write(key, make_embeddings(age))
+        files.write_embeddings(key, make_embeddings(age))
         os.utime(tmp_path / key.hex(), (age, age))
-    assert files.read(KEYS[0]) is not None  # used last
+    assert files.read_embeddings(KEYS[0]) is not None  # used last
 
-    files.write(KEYS[3], make_embeddings(3))
+    files.write_embeddings(KEYS[3], make_embeddings(3))
 
-    assert [files.read(key) is not None for key in KEYS] == [True, False, True, True, False]
+    assert [files.read_embeddings(key) is not None for key in KEYS] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_what_is_larger_than_the_room_is_not_written(tmp_path: Path) -> None:
     files = EmbeddingFiles(tmp_path / "media", FILE_BYTES - 1)
-    files.write(KEYS[0], make_embeddings(4))
+    files.write_embeddings(KEYS[0], make_embeddings(4))
     assert not (tmp_path / "media").exists()
 
 
@@ -79,16 +85,16 @@ def test_a_disk_that_takes_nothing_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "media").write_text("a file in the way")
-    EmbeddingFiles(tmp_path / "media", 1 << 20).write(KEYS[0], make_embeddings(5))
+    EmbeddingFiles(tmp_path / "media", 1 << 20).write_embeddings(KEYS[0], make_embeddings(5))
     assert "not on disk" in caplog.text
 
 
 def test_all_can_be_removed(tmp_path: Path) -> None:
     files = EmbeddingFiles(tmp_path / "media", 1 << 20)
-    files.clear()
-    files.write(KEYS[0], make_embeddings(6))
-    files.clear()
-    assert files.read(KEYS[0]) is None
+    files.remove_all()
+    files.write_embeddings(KEYS[0], make_embeddings(6))
+    files.remove_all()
+    assert files.read_embeddings(KEYS[0]) is None
 
 
 def test_what_cannot_be_removed_stays_and_the_rest_goes(
@@ -97,8 +103,8 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(
     files = EmbeddingFiles(tmp_path, 1 << 20)
     (tmp_path / "0").mkdir()  # no file: it cannot be unlinked
     for key in KEYS:
-        files.write(key, make_embeddings(4))
-    files.clear()
+        files.write_embeddings(key, make_embeddings(4))
+    files.remove_all()
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
     assert "0 cannot be removed" in caplog.text
 
@@ -106,5 +112,5 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(
 def test_a_folder_that_is_none_is_not_emptied(tmp_path: Path) -> None:
     path = tmp_path / "media"
     path.write_bytes(b"")
-    EmbeddingFiles(path, 1 << 20).clear()
+    EmbeddingFiles(path, 1 << 20).remove_all()
     assert path.exists()

@@ -62,19 +62,19 @@ def test_what_a_branch_needs_of_its_parent_is_taken_and_the_rest_is_left() -> No
         cells(1, 1, 0, 40), cells(2, 1, 40, 90), state(3, 1, 90), cells(4, 2, 20, 50), runs=runs
     )
     assert useless == []
-    assert tree.find(TOKENS).saved_until == 90
-    assert tree.find(BESIDE).saved_until == 50
+    assert tree.find_path(TOKENS).saved_until == 90
+    assert tree.find_path(BESIDE).saved_until == 50
 
 
 def test_what_stands_behind_a_gap_is_useless() -> None:
     tree, useless = load(cells(1, 1, 0, 40), cells(2, 2, 50, 90), state(3, 2, 90))
     assert useless == [2]
-    assert tree.find(TOKENS).saved_until == 40
+    assert tree.find_path(TOKENS).saved_until == 40
 
 
 def test_conversations_are_older_than_all_to_come_in_the_order_of_their_use() -> None:
     tree, _ = load(state(1, 2, 90, last_used_s=7.0), state(2, 3, 50, last_used_s=9.0))
-    old, new = (tree.find(tokens).checkpoints[0].last_used for tokens in (TOKENS, BESIDE))
+    old, new = (tree.find_path(tokens).checkpoints[0].last_used for tokens in (TOKENS, BESIDE))
     assert old < new < (0, 0.0)
-    shared = tree.find(np.concatenate((TOKENS[:20], [-1]))).nodes[0]
+    shared = tree.find_path(np.concatenate((TOKENS[:20], [-1]))).nodes[0]
     assert shared.last_used == new
