@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +77,24 @@ def as_root(part: Schema | bool, root: Schema) -> Schema:
 
 def resolve(part: Schema | bool, root: Schema) -> Schema:
     """Return what a schema refers to, if it is nothing but a reference into `root`."""
+    found: object = part
     for _ in range(MAX_REF_DEPTH):
-        if not isinstance(part, dict) or not isinstance(part.get("$ref"), str):
+        if not isinstance(found, dict) or not isinstance(found.get("$ref"), str):
             break
-        part = _follow(part["$ref"], root)
-    return part if isinstance(part, dict) else {}
+        found = follow_reference(found["$ref"], root)
+    return found if isinstance(found, dict) else {}
+
+
+def follow_reference(reference: str, root: Mapping[str, Any]) -> object:
+    """Return what a reference within a schema refers to; None for others, or if it is not there."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    found: object = root
+    for step in reference.split("/")[1:]:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(step.replace("~1", "/").replace("~0", "~"))
+    return found
 
 
 def may_be_string(part: Schema | bool, root: Schema) -> bool:
@@ -137,11 +151,3 @@ def _alternatives(schema: Schema) -> list[Schema | bool]:
 def _find_list(schema: Schema) -> list[Schema | bool] | None:
     lists = (schema.get(key) for key in ("anyOf", "oneOf"))
     return next((found for found in lists if isinstance(found, list)), None)
-
-
-def _follow(pointer: str, root: Schema) -> Any:
-    found: Any = root
-    for step in pointer.removeprefix("#").split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, dict) else None
-    return found

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from milepost.chat.formats.call_schemas import follow_reference
 from milepost.chat.formats.json_text import quote
 from milepost.chat.formats.python_literals import literal_to_json
 
@@ -68,7 +69,7 @@ def _types_of(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[
     if "const" in schema:
         return frozenset([JSON_TYPES.get(type(schema["const"]), "object")])
     if isinstance(reference := schema.get("$ref"), str):
-        return _types_of(_resolve(reference, root), root, depth - 1)
+        return _types_of(follow_reference(reference, root), root, depth - 1)
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
             return _types_of_any(schema[name], root, depth)
@@ -81,18 +82,6 @@ def _types_of(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[
 def _types_of_any(alternatives: list[Any], root: Mapping[str, Any], depth: int) -> frozenset[str]:
     found = [_types_of(alternative, root, depth - 1) for alternative in alternatives]
     return frozenset().union(*found) if all(found) else ANY
-
-
-def _resolve(reference: str, root: Mapping[str, Any]) -> object:
-    """Return what a reference within the schema refers to, or None."""
-    if not reference.startswith("#/"):
-        return None
-    found: object = root
-    for step in reference[2:].split("/"):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(step.replace("~1", "/").replace("~0", "~"))
-    return found
 
 
 def _mend_literal(text: str) -> str:
