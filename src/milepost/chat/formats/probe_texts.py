@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.chat.conversation.conversation import Conversation, Message, make_conversation
+from milepost.errors import TemplateFailed
 
-# Renders a conversation with or without generation prompt and with further variables; None when
-# the template refuses it.
-TryRender = Callable[[Conversation, bool, Mapping[str, Any]], str | None]
+# Renders a conversation with or without generation prompt and with further variables; raises
+# TemplateFailed when the template refuses it.
+Render = Callable[[Conversation, bool, Mapping[str, Any]], str]
 
 SYSTEM, USER, LATER_USER = "mpsystem", "mpuser", "mplater"
 ANSWER, LATER_ANSWER, REASONING = "mpanswer", "mpsecond", "mpthought"
@@ -83,36 +84,44 @@ class Probe:
     def __init__(
         self,
         source: str,
-        try_render: TryRender,
+        render: Render,
         controls: Iterable[str] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         self.source = source
         self.controls = frozenset(controls)  # how the model's control tokens are spelled
-        self._try_render = try_render
+        self._render = render
         self._variables = variables or {}  # of every rendering
 
     def with_variables(self, variables: Mapping[str, Any]) -> Probe:
         """Return a probe of the same template that is always given these variables."""
-        return Probe(self.source, self._try_render, self.controls, variables)
+        return Probe(self.source, self._render, self.controls, variables)
 
     def ask(self, conversation: Conversation, *, add_generation_prompt: bool) -> str | None:
         """Return what becomes of a conversation, which is taken as it is."""
-        return self._try_render(conversation, add_generation_prompt, self._variables)
+        return self._try_render(conversation, add_generation_prompt, {})
 
     def prompt(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:
         """Return the prompt of a conversation with its generation prompt."""
-        variables = {**self._variables, **variables}
         return self._try_render(_conversation(messages, tools), True, variables)
 
     def history(self, *messages: Message, tools: bool = False, **variables: Any) -> str | None:
         """Return the text of a conversation without a generation prompt."""
-        variables = {**self._variables, **variables}
         return self._try_render(_conversation(messages, tools), False, variables)
 
     def generation(self, **variables: Any) -> str:
         """Return what stands after the text of the last user message; empty if that fails."""
         return text_after(self.prompt(user(), **variables), USER) or ""
+
+    def _try_render(
+        self, conversation: Conversation, add_generation_prompt: bool, variables: Mapping[str, Any]
+    ) -> str | None:
+        try:
+            return self._render(
+                conversation, add_generation_prompt, {**self._variables, **variables}
+            )
+        except TemplateFailed:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

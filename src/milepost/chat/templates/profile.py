@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from milepost.chat.conversation.rendered_prompt import ControlTexts
-from milepost.chat.formats.probe_texts import LATER_USER, Probe, TryRender, answer, user
+from milepost.chat.formats.probe_texts import LATER_USER, Probe, Render, answer, user
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.history_probe import HistoryProfile
 from milepost.chat.templates.message_forms import TemplateTraits
@@ -40,11 +40,11 @@ from milepost.chat.templates.trait_probe import find_image_text, probe_traits
 
 @dataclass(frozen=True, slots=True)
 class Renderings:
-    """The ways of rendering with a template; each is None where the template refuses."""
+    """The ways of rendering with a template; each raises TemplateFailed where it refuses."""
 
-    untouched: TryRender  # messages and tools exactly as they are
-    adapted: TryRender  # messages in the form that the template's traits ask for
-    served: TryRender  # as in requests: with what the tool fallback writes, too
+    untouched: Render  # messages and tools exactly as they are
+    adapted: Render  # messages in the form that the template's traits ask for
+    served: Render  # as in requests: with what the tool fallback writes, too
 
 
 def learn_profile(source: str, renderings: Renderings, controls: ControlTexts) -> TemplateProfile:

@@ -74,7 +74,7 @@ class ChatTemplate:
         self._texts = texts or SpecialTexts()
         self._now = now
         self._template = _compile(source, name, now)
-        renderings = Renderings(self._try_untouched, self._try_adapted, self._try_served)
+        renderings = Renderings(self._render_untouched, self._render_adapted, self._render_served)
         self.profile = learn_profile(source, renderings, self.controls)
         self._arguments = self.profile.traits.arguments
 
@@ -207,34 +207,20 @@ class ChatTemplate:
     ) -> str:
         return self._run(adapt_messages(conversation, self.profile.traits, arguments), variables)
 
-    def _try_untouched(
+    def _render_untouched(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
-    ) -> str | None:
+    ) -> str:
         variables = self._variables(conversation, kwargs)
         variables |= {"tools": conversation.tools, "documents": conversation.documents}
         variables[GENERATION] = add_generation_prompt
-        try:
-            return self._run(conversation.messages, variables)
-        except TemplateFailed:
-            return None
+        return self._run(conversation.messages, variables)
 
-    def _try_adapted(
+    def _render_served(
         self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
-    ) -> str | None:
-        try:
-            return self._render_adapted(conversation, add_generation_prompt, kwargs)
-        except TemplateFailed:
-            return None
-
-    def _try_served(
-        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
-    ) -> str | None:
-        try:
-            return self.render(
-                conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
-            ).text
-        except TemplateFailed:
-            return None
+    ) -> str:
+        return self.render(
+            conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
+        ).text
 
     def _run(self, messages: list[Message], variables: dict[str, Any]) -> str:
         try:

@@ -38,7 +38,6 @@ from milepost.chat.replies.grammar import write_reply_grammar
 from milepost.chat.replies.reply_plan import find_shown_tokens
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate
-from milepost.errors import TemplateFailed
 
 SOURCE = Path(milepost.__file__).parent
 # <run>read(path := "src/a.py"; line := 3)</run>
@@ -170,17 +169,14 @@ def probe(source: str) -> Probe:
     """Return a template to put questions to."""
     template = ChatTemplate(source, name="test")
 
-    def try_render(
+    def render(
         conversation: Conversation, add_generation_prompt: bool, variables: Mapping[str, Any]
-    ) -> str | None:
-        try:
-            return template.render(
-                conversation, add_generation_prompt=add_generation_prompt, kwargs=variables
-            ).text
-        except TemplateFailed:
-            return None
+    ) -> str:
+        return template.render(
+            conversation, add_generation_prompt=add_generation_prompt, kwargs=variables
+        ).text
 
-    return Probe(source, try_render)
+    return Probe(source, render)
 
 
 def parse(reply_format: ReplyFormat, text: str) -> list[ReplyEvent]:
