@@ -30,8 +30,7 @@ from milepost.api.completion import plan_completion
 from milepost.api.gate import RequestRecord
 from milepost.api.generation_fields import build_params
 from milepost.api.http_body import parse_body
-from milepost.api.openai.chat import read_num_logprobs
-from milepost.api.openai.chat_request import prepare_chat
+from milepost.api.openai.chat_request import prepare_chat, read_num_logprobs
 from milepost.api.openai.schemas import ChatFields
 from milepost.api.server import Server
 from milepost.assemble import make_server

@@ -2,8 +2,8 @@
 
 Refuses requests without a key and, as llama-server does, all but the root page while the model is
 loading; answers OPTIONS without inviting foreign origins; turns exceptions into answers; keeps a
-record of each request, of which it writes one line into the log. Neither holds texts, but for the
-few words at a divergence that a cache report has.
+record of each request, and writes one line of it into the log. Neither holds texts, but for the
+excerpts at a divergence that a cache report has.
 """
 
 from __future__ import annotations
@@ -26,8 +26,13 @@ from milepost.errors import AuthenticationFailed, ClientLeft
 from milepost.protocol.cache import CacheReport
 from milepost.protocol.messages import Finished
 
+logger = logging.getLogger(__name__)
+
 KEY = "milepost.record"  # in the ASGI scope
 MAX_REQUESTS = 256  # the engine remembers as many for pins and drops
+KEYLESS_PATHS = frozenset({"/", "/health", "/v1/health"})  # llama-server's choice
+QUIET_PATHS = frozenset({"/health", "/v1/health", "/metrics"})  # polled: logged as DEBUG
+METHODS = "GET, POST, DELETE, OPTIONS"
 
 
 @dataclass(slots=True)
@@ -134,13 +139,6 @@ def name_record(scope: Scope, answer_id: str) -> RequestRecord:
     record = record_of(scope)
     record.answer_id = answer_id
     return record
-
-
-logger = logging.getLogger(__name__)
-
-KEYLESS_PATHS = frozenset({"/", "/health", "/v1/health"})  # llama-server's choice
-QUIET_PATHS = frozenset({"/health", "/v1/health", "/metrics"})  # polled: logged as DEBUG
-METHODS = "GET, POST, DELETE, OPTIONS"
 
 
 class RequestGate:

@@ -27,6 +27,40 @@ from milepost.protocol.sampling import SamplingParams
 
 INT32_MAX = 2**31 - 1
 FLOAT32_MAX = 3.4028234663852886e38  # larger ones would be infinite in the native library
+CLAMPED: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, FLOAT32_MAX),
+    "top_k": (0, INT32_MAX),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "mirostat": (0, 2),
+    "adaptive_target": (-FLOAT32_MAX, 1.0),
+}
+REFUSED: dict[str, tuple[float, float]] = {
+    # -1 is the whole context; llama-server took it for years and clients still send it
+    "repeat_last_n": (-1, INT32_MAX),
+    "dry_penalty_last_n": (-1, INT32_MAX),
+    "dry_allowed_length": (0, INT32_MAX),
+    "min_keep": (0, INT32_MAX),
+    "adaptive_decay": (0.0, 0.99),
+}
+PLAIN = (
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "typical_p",
+    "top_n_sigma",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "mirostat_tau",
+    "mirostat_eta",
+    "ignore_eos",
+    "grammar",
+)
+ANY_OBJECT: Schema = {"type": "object"}
 
 
 class SamplingFields(RequestModel):
@@ -73,41 +107,6 @@ class SamplingContext:
     num_context_tokens: int
 
 
-CLAMPED: dict[str, tuple[float, float]] = {
-    "temperature": (0.0, FLOAT32_MAX),
-    "top_k": (0, INT32_MAX),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0),
-    "mirostat": (0, 2),
-    "adaptive_target": (-FLOAT32_MAX, 1.0),
-}
-REFUSED: dict[str, tuple[float, float]] = {
-    # -1 is the whole context; llama-server took it for years and clients still send it
-    "repeat_last_n": (-1, INT32_MAX),
-    "dry_penalty_last_n": (-1, INT32_MAX),
-    "dry_allowed_length": (0, INT32_MAX),
-    "min_keep": (0, INT32_MAX),
-    "adaptive_decay": (0.0, 0.99),
-}
-PLAIN = (
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "typical_p",
-    "top_n_sigma",
-    "repeat_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "mirostat_tau",
-    "mirostat_eta",
-    "ignore_eos",
-    "grammar",
-)
-
-
 def build_sampling_params(fields: SamplingFields, context: SamplingContext) -> SamplingParams:
     """Return the defaults with what the request changes; raises InvalidRequest."""
     changes: dict[str, Any] = {}
@@ -132,29 +131,6 @@ def check_range(param: str, value: float, lowest: float, highest: float) -> None
     """Raise InvalidRequest unless `lowest <= value <= highest`."""
     if not lowest <= value <= highest:
         raise field_error(param, f"must be between {lowest} and {highest}", value)
-
-
-def _bounded(name: str, value: Any) -> Any:
-    if name in REFUSED:
-        check_range(name, value, *REFUSED[name])
-        return value
-    if name in CLAMPED:
-        lowest, highest = CLAMPED[name]
-        return max(lowest, min(highest, value))
-    if isinstance(value, float):
-        return max(-FLOAT32_MAX, min(FLOAT32_MAX, value))
-    return value
-
-
-def _fit(params: SamplingParams, context: SamplingContext) -> SamplingParams:
-    """Keep the samplers' ring buffers within the context: they are allocated in full."""
-    longest = context.num_context_tokens
-    return msgspec.structs.replace(
-        params,
-        repeat_last_n=min(params.repeat_last_n, longest),
-        dry_penalty_last_n=min(params.dry_penalty_last_n, longest),
-        min_keep=min(params.min_keep, context.vocab.num_tokens),
-    )
 
 
 class StreamOptions(RequestModel):
@@ -259,39 +235,6 @@ def parse_stop(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
-def _check_unsupported(fields: GenerationFields) -> None:
-    if fields.post_sampling_probs:
-        raise NotSupported(
-            "'post_sampling_probs' is not supported; probabilities are those before sampling",
-            param="post_sampling_probs",
-        )
-
-
-def _choose_max_tokens(fields: GenerationFields, default: int) -> int:
-    for name in ("n_predict", "max_completion_tokens", "max_tokens"):
-        value = getattr(fields, name)
-        if value is not None:
-            check_range(name, value, -1, INT32_MAX)
-            return int(value)
-    return default
-
-
-def _choose_num_choices(fields: GenerationFields, num_parallel: int) -> int:
-    name, value = ("n", fields.n) if fields.n_cmpl is None else ("n_cmpl", fields.n_cmpl)
-    if value is None:
-        return 1
-    if not 1 <= value <= num_parallel:
-        raise InvalidRequest(
-            f"'{name}' is {value}, but this server decodes {num_parallel} sequences at a time; "
-            f"ask for 1 to {num_parallel} choices, or start the server with a larger -np",
-            param=name,
-        )
-    return value
-
-
-ANY_OBJECT: Schema = {"type": "object"}
-
-
 def parse_response_format(value: object, checker: GrammarChecker) -> Schema | None:
     """Return the schema that `response_format` asks for, None for any text."""
     if value is None:
@@ -336,6 +279,59 @@ def make_text_constraint(fields: GenerationFields, checker: GrammarChecker) -> s
     """Return the grammar that the fields ask for, "" for none: all of the text is the value."""
     schema = read_schema(fields, checker)
     return "" if schema is None else make_value_constraint(schema, checker)
+
+
+def _bounded(name: str, value: Any) -> Any:
+    if name in REFUSED:
+        check_range(name, value, *REFUSED[name])
+        return value
+    if name in CLAMPED:
+        lowest, highest = CLAMPED[name]
+        return max(lowest, min(highest, value))
+    if isinstance(value, float):
+        return max(-FLOAT32_MAX, min(FLOAT32_MAX, value))
+    return value
+
+
+def _fit(params: SamplingParams, context: SamplingContext) -> SamplingParams:
+    """Keep the samplers' ring buffers within the context: they are allocated in full."""
+    longest = context.num_context_tokens
+    return msgspec.structs.replace(
+        params,
+        repeat_last_n=min(params.repeat_last_n, longest),
+        dry_penalty_last_n=min(params.dry_penalty_last_n, longest),
+        min_keep=min(params.min_keep, context.vocab.num_tokens),
+    )
+
+
+def _check_unsupported(fields: GenerationFields) -> None:
+    if fields.post_sampling_probs:
+        raise NotSupported(
+            "'post_sampling_probs' is not supported; probabilities are those before sampling",
+            param="post_sampling_probs",
+        )
+
+
+def _choose_max_tokens(fields: GenerationFields, default: int) -> int:
+    for name in ("n_predict", "max_completion_tokens", "max_tokens"):
+        value = getattr(fields, name)
+        if value is not None:
+            check_range(name, value, -1, INT32_MAX)
+            return int(value)
+    return default
+
+
+def _choose_num_choices(fields: GenerationFields, num_parallel: int) -> int:
+    name, value = ("n", fields.n) if fields.n_cmpl is None else ("n_cmpl", fields.n_cmpl)
+    if value is None:
+        return 1
+    if not 1 <= value <= num_parallel:
+        raise InvalidRequest(
+            f"'{name}' is {value}, but this server decodes {num_parallel} sequences at a time; "
+            f"ask for 1 to {num_parallel} choices, or start the server with a larger -np",
+            param=name,
+        )
+    return value
 
 
 def _invalid(where: str, what: str) -> InvalidRequest:

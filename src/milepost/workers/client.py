@@ -1,6 +1,7 @@
 """One engine process from the front end's side: its state, and the requests it works on.
 
-`Supervisor` attaches and detaches the process; the API layer calls `generate` and `get_status`.
+`Supervisor` attaches and detaches the process; the API layer calls `generate`, and what `queries`
+adds to it.
 Everything runs on the front end's one event loop.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,29 +20,22 @@ from milepost.errors import (
     Unavailable,
 )
 from milepost.protocol.cache import (
-    CacheAction,
     CacheChanged,
     CacheSummary,
-    ChangeCache,
-    GetCache,
 )
 from milepost.protocol.failure import error_from
-from milepost.protocol.framing import frame_parts
+from milepost.protocol.framing import engine_reader, frame_parts
 from milepost.protocol.messages import (
     Cancel,
-    ChangeSlot,
-    CountMedia,
     Delta,
     Failed,
     Finished,
     FromEngine,
     Generate,
     GenerationParams,
-    GetStatus,
     LoadProgress,
     MediaCounts,
     MediaData,
-    MediaRef,
     Message,
     ModelInfo,
     NeedMedia,
@@ -49,10 +43,10 @@ from milepost.protocol.messages import (
     PromptProgress,
     Ready,
     Shutdown,
-    SlotAction,
     SlotChanged,
     Status,
 )
+from milepost.workers.queries import EngineQueries
 from milepost.workers.waiting_line import WaitingLine
 
 logger = logging.getLogger(__name__)
@@ -60,7 +54,6 @@ logger = logging.getLogger(__name__)
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
 ReadMedia = Callable[[bytes], Awaitable[bytes]]  # key -> content; raises what it cannot do
-Answer = Status | CacheSummary | CacheChanged | SlotChanged | MediaCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +142,11 @@ class Generation:
         self._events.put_nowait(event)
 
 
-class EngineClient:
+class EngineClient(EngineQueries):
     """State of an engine process and the requests that are under way in it."""
 
     def __init__(self, line: WaitingLine | None = None) -> None:
+        super().__init__()
         self.line = line or WaitingLine()
         self.state: EngineState = "starting"
         self.load_fraction = 0.0  # of the weights, while loading
@@ -162,7 +156,6 @@ class EngineClient:
         self._write: Callable[[bytes], None] | None = None
         self._generations: dict[int, Generation] = {}
         self._left: dict[int, Generation] = {}  # cancelled, and not ended yet
-        self._waiters: dict[int, asyncio.Future[Answer]] = {}
         self._reading: set[asyncio.Future[None]] = set()  # media that the engine waits for
         self._ids = itertools.count(1)
 
@@ -183,66 +176,6 @@ class EngineClient:
         """Raise QueueFull if a request of so many choices would be one too many to wait."""
         running = (generation.num_running for generation in self._generations.values())
         self.line.check(num_choices, running, self._num_slots)
-
-    async def get_status(self) -> Status:
-        """Ask the engine for its slots and counters; raises Unavailable while not ready.
-
-        The answer comes between two batches, so it may take as long as a prefill chunk.
-        """
-        status_id = next(self._ids)
-        answer = await self._query(status_id, GetStatus(status_id=status_id))
-        assert isinstance(answer, Status)
-        return answer
-
-    async def get_cache(self, max_nodes: int) -> CacheSummary:
-        """Ask the engine what its cache holds; as late, and refused, as `get_status`."""
-        query_id = next(self._ids)
-        answer = await self._query(query_id, GetCache(query_id=query_id, max_nodes=max_nodes))
-        assert isinstance(answer, CacheSummary)
-        return answer
-
-    async def change_cache(self, action: CacheAction, request_id: int = -1) -> CacheChanged:
-        """Clear the cache, or change what an earlier request left there; as `get_status`."""
-        query_id = next(self._ids)
-        message = ChangeCache(query_id=query_id, action=action, request_id=request_id)
-        answer = await self._query(query_id, message)
-        assert isinstance(answer, CacheChanged)
-        return answer
-
-    async def change_slot(self, slot_id: int, action: SlotAction, path: str = "") -> SlotChanged:
-        """Save, restore or erase a slot, when it is idle; as `get_status`.
-
-        Raises what the engine says: InvalidRequest, NotSupported.
-        """
-        query_id = next(self._ids)
-        message = ChangeSlot(query_id=query_id, slot_id=slot_id, action=action, path=path)
-        answer = await self._query(query_id, message)
-        assert isinstance(answer, SlotChanged)
-        if answer.failure is not None:
-            raise error_from(answer.failure)
-        return answer
-
-    async def count_media(self, media: Sequence[MediaRef]) -> tuple[int, ...]:
-        """Ask the engine how many tokens each of these takes; as late, and refused, as the others.
-
-        Raises what the engine says: InvalidRequest, NotSupported.
-        """
-        query_id = next(self._ids)
-        answer = await self._query(query_id, CountMedia(query_id=query_id, media=tuple(media)))
-        assert isinstance(answer, MediaCounts)
-        if answer.failure is not None:
-            raise error_from(answer.failure)
-        return answer.counts
-
-    async def _query(self, query_id: int, message: Message) -> Answer:
-        self._check_ready()
-        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiters[query_id] = waiter
-        try:
-            self._send(message)
-            return await waiter
-        finally:
-            self._waiters.pop(query_id, None)
 
     # --- for Generation ------------------------------------------------------------------
 
@@ -283,9 +216,9 @@ class EngineClient:
                     generation.put(error_from(message.failure))
                 self._left.pop(message.request_id, None)
             case Status():
-                self._answer(message.status_id, message)
+                self._take_answer(message.status_id, message)
             case CacheSummary() | CacheChanged() | SlotChanged() | MediaCounts():
-                self._answer(message.query_id, message)
+                self._take_answer(message.query_id, message)
             case LoadProgress():
                 self.load_fraction = message.fraction
             case Ready():
@@ -303,12 +236,9 @@ class EngineClient:
         reason = failure or "the engine process ended while it worked on the request; try again"
         for generation in self._generations.values():
             generation.put(EngineDied(reason))
-        for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_exception(EngineDied(reason))
         self._generations.clear()
         self._left.clear()
-        self._waiters.clear()
+        self._fail_queries(EngineDied(reason))
 
     def _take_ready(self, message: Ready) -> None:
         self.model = message.model
@@ -354,11 +284,6 @@ class EngineClient:
             data = b""
         self._send(MediaData(key=key, data=data))
 
-    def _answer(self, query_id: int, answer: Answer) -> None:
-        waiter = self._waiters.get(query_id)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(answer)
-
     def _note_load(self) -> None:
         running = sum(generation.num_running for generation in self._generations.values())
         self.line.note_load(running, self._num_slots)
@@ -380,3 +305,37 @@ class EngineClient:
         if self._write is not None:
             for part in frame_parts(message):
                 self._write(part)
+
+
+class EngineStream(asyncio.Protocol):
+    """Cuts the engine's bytes into messages; `ended` is set when there are no more.
+
+    Its result is the error that made the stream useless, or None for a plain end.
+    """
+
+    def __init__(self, take: Callable[[FromEngine], None]) -> None:
+        self.take = take  # may be replaced between two messages
+        self._reader = engine_reader()
+        self.ended: asyncio.Future[MilepostError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the stream ended with an error of ours, so that the process must be killed."""
+        return not self.ended.done() or self.ended.cancelled() or self.ended.result() is not None
+
+    def data_received(self, data: bytes) -> None:
+        """Handle each message that the bytes complete."""
+        if self.ended.done():
+            return
+        try:
+            for message in self._reader.feed(data):
+                self.take(message)
+        except MilepostError as error:
+            self.ended.set_result(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The process closed its end, or died."""
+        if not self.ended.done():
+            self.ended.set_result(None)

@@ -19,7 +19,7 @@ import msgspec
 from milepost.config import EngineSettings, LogSettings
 from milepost.errors import EngineStartFailed, MilepostError, ProtocolError
 from milepost.protocol.failure import error_from
-from milepost.protocol.framing import encode_frame, engine_reader
+from milepost.protocol.framing import encode_frame
 from milepost.protocol.messages import (
     PROTOCOL_VERSION,
     FromEngine,
@@ -29,7 +29,7 @@ from milepost.protocol.messages import (
     LoadProgress,
     Ready,
 )
-from milepost.workers.client import EngineClient
+from milepost.workers.client import EngineClient, EngineStream
 
 ENGINE_COMMAND = (sys.executable, "-m", "milepost.engine.main")
 FIRST_BACKOFF_S = 0.5  # arbitrary, doubled up to the next
@@ -62,6 +62,7 @@ class Supervisor:
         self._command = command
         self._environment = environment or dict(os.environ)
         self._process: asyncio.subprocess.Process | None = None
+        self._stream: EngineStream | None = None
         self._task: asyncio.Task[None] | None = None
         self._first_load: asyncio.Future[None] | None = None
         self._on_progress: Callable[[float], None] | None = None
@@ -127,9 +128,8 @@ class Supervisor:
                 return EngineStartFailed(f"cannot start {self._command[0]}: {error.strerror}")
             theirs.close()  # the end of the process must be the end of the stream
             loop = asyncio.get_running_loop()
-            transport, stream = await loop.create_connection(
-                lambda: EngineStream(self._take), sock=ours
-            )
+            stream = self._stream = EngineStream(self._take)
+            transport, _ = await loop.create_connection(lambda: stream, sock=ours)
             transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
             self._write = transport.write
             try:
@@ -153,7 +153,7 @@ class Supervisor:
         )
 
     def _take(self, message: FromEngine) -> None:
-        """Handle the messages of the start; all others are the client's."""
+        """Handle the messages of the start; all that come after `Ready` are the client's."""
         match message:
             case Hello():
                 self._greet(message)
@@ -165,6 +165,8 @@ class Supervisor:
                     self._on_progress(message.fraction)
             case Ready():
                 self._client.take(message)
+                if self._stream is not None:
+                    self._stream.take = self._client.take
                 if self._first_load is not None and not self._first_load.done():
                     self._first_load.set_result(None)
             case _:
@@ -193,37 +195,3 @@ async def wait_or_kill(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-
-
-class EngineStream(asyncio.Protocol):
-    """Cuts the engine's bytes into messages; `ended` is set when there are no more.
-
-    Its result is the error that made the stream useless, or None for a plain end.
-    """
-
-    def __init__(self, take: Callable[[FromEngine], None]) -> None:
-        self._take = take
-        self._reader = engine_reader()
-        self.ended: asyncio.Future[MilepostError | None] = (
-            asyncio.get_running_loop().create_future()
-        )
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether the stream ended with an error of ours, so that the process must be killed."""
-        return not self.ended.done() or self.ended.cancelled() or self.ended.result() is not None
-
-    def data_received(self, data: bytes) -> None:
-        """Handle each message that the bytes complete."""
-        if self.ended.done():
-            return
-        try:
-            for message in self._reader.feed(data):
-                self._take(message)
-        except MilepostError as error:
-            self.ended.set_result(error)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The process closed its end, or died."""
-        if not self.ended.done():
-            self.ended.set_result(None)

@@ -202,7 +202,7 @@ def test_logprobs_go_with_the_first_chunk_of_their_step(api: Api) -> None:
 def test_what_is_not_well_formed_is_noted_in_the_log_only(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "milepost.api.openai.chat_reply"):
+    with caplog.at_level(logging.WARNING, "milepost.api.openai.chat"):
         choice = ask(api, "<tool_call>secret</tool_call>")
 
     assert choice["message"]["content"] == "<tool_call>secret</tool_call>"

@@ -22,7 +22,14 @@ from milepost.api.generation_fields import (
     read_answer_options,
     read_n_probs,
 )
-from milepost.api.http_body import JsonResponse, parse_body, read_body
+from milepost.api.http_body import (
+    EventStreamResponse,
+    JsonResponse,
+    encode_event,
+    parse_body,
+    read_body,
+    run_while_connected,
+)
 from milepost.api.multimodal_prompt import prepare_raw_prompts
 from milepost.api.native.schemas import (
     GenerationSettings,
@@ -40,7 +47,6 @@ from milepost.api.shapes import (
     progress_shape,
     timings_shape,
 )
-from milepost.api.sse import EventStreamResponse, encode_event, run_while_connected
 from milepost.chat.vocab import Vocab
 from milepost.protocol.messages import (
     Delta,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,12 +19,20 @@ from milepost.api.generation_fields import (
     AnswerOptions,
     build_params,
     read_answer_options,
-    read_n_probs,
 )
-from milepost.api.http_body import JsonResponse, field_error, parse_body, read_body
-from milepost.api.openai.chat_reply import ChatReply, make_deltas, make_message
-from milepost.api.openai.chat_request import prepare_chat
+from milepost.api.http_body import (
+    DONE,
+    EventStreamResponse,
+    JsonResponse,
+    encode_event,
+    parse_body,
+    read_body,
+    run_while_connected,
+)
+from milepost.api.openai.chat_request import prepare_chat, read_num_logprobs
 from milepost.api.openai.schemas import (
+    CallDelta,
+    CallShape,
     ChatAnswer,
     ChatChoice,
     ChatChunk,
@@ -30,9 +40,13 @@ from milepost.api.openai.schemas import (
     ChatDelta,
     ChatFields,
     ChatLogprobs,
+    ChatMessage,
+    FunctionDelta,
+    FunctionShape,
 )
 from milepost.api.server import Server
 from milepost.api.shapes import (
+    OPENAI_FINISH_REASONS,
     SYSTEM_FINGERPRINT,
     AnswerHead,
     ChoiceResult,
@@ -44,12 +58,20 @@ from milepost.api.shapes import (
     timings_shape,
     usage_shape,
 )
-from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_connected
+from milepost.chat.formats.reply_events import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    ContentText,
+    ParseWarning,
+    ReasoningText,
+    ReplyEvent,
+)
 from milepost.chat.replies.reply_plan import ReplyPlan
-from milepost.errors import InvalidRequest
-from milepost.protocol.messages import Delta, Finished, PromptProgress
+from milepost.protocol.messages import Delta, Finished, FinishReason, PromptProgress
 
-MAX_TOP_LOGPROBS = 20  # OpenAI's limit
+logger = logging.getLogger(__name__)
+TRUNCATED: tuple[FinishReason, ...] = ("limit", "context_full", "cancelled")
 
 
 def build_chat_router(server: Server) -> APIRouter:
@@ -78,21 +100,6 @@ def build_chat_router(server: Server) -> APIRouter:
         )
 
     return router
-
-
-def read_num_logprobs(fields: ChatFields) -> int:
-    """Return how many alternatives per token are wanted; -1: no logprobs at all."""
-    if not fields.logprobs:
-        if fields.top_logprobs:
-            raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
-        return read_n_probs(fields)
-    if fields.top_logprobs is None:
-        return max(read_n_probs(fields), 0)
-    if not 0 <= fields.top_logprobs <= MAX_TOP_LOGPROBS:
-        raise field_error(
-            "top_logprobs", f"must be between 0 and {MAX_TOP_LOGPROBS}", fields.top_logprobs
-        )
-    return fields.top_logprobs
 
 
 def read_choices(
@@ -223,3 +230,116 @@ class ChatStream(CompletionStream):
                 **extra,
             )
         )
+
+
+class ChatReply:
+    """Reads one choice; what is not well formed is noted in the log under the answer's id."""
+
+    def __init__(self, plan: ReplyPlan, answer_id: str) -> None:
+        self._parser = plan.make_parser()
+        self._answer_id = answer_id
+        self._has_calls = False
+
+    def read(self, text: str) -> list[ReplyEvent]:
+        """Take more text; return what it makes certain."""
+        return self._note(self._parser.feed(text))
+
+    def finish(self, reason: FinishReason) -> list[ReplyEvent]:
+        """Return the last events."""
+        return self._note(self._parser.finish(is_truncated=reason in TRUNCATED))
+
+    def finish_reason(self, reason: FinishReason) -> str:
+        """Return OpenAI's word for how the choice ended; only after `finish`."""
+        word = OPENAI_FINISH_REASONS[reason]
+        return "tool_calls" if word == "stop" and self._has_calls else word
+
+    def _note(self, events: list[ReplyEvent]) -> list[ReplyEvent]:
+        for event in events:
+            if isinstance(event, ParseWarning):
+                logger.warning("%s: %s", self._answer_id, event.message)
+            elif isinstance(event, CallStart):
+                self._has_calls = True
+        return events
+
+
+def make_message(events: Iterable[ReplyEvent]) -> ChatMessage:
+    """Return the message that all events of a reply make; content is null beside calls only."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: list[CallStart] = []
+    arguments: list[list[str]] = []
+    for event in events:
+        if isinstance(event, ContentText):
+            content.append(event.text)
+        elif isinstance(event, ReasoningText):
+            reasoning.append(event.text)
+        elif isinstance(event, CallStart):
+            calls.append(event)
+            arguments.append([])
+        elif isinstance(event, CallArguments):
+            arguments[event.index].append(event.text)
+    shapes = tuple(
+        CallShape(id=call.call_id, function=FunctionShape(name=call.name, arguments="".join(texts)))
+        for call, texts in zip(calls, arguments, strict=True)
+    )
+    return ChatMessage(
+        content="".join(content) if content or not calls else None,
+        reasoning_content="".join(reasoning) if reasoning else UNSET,
+        tool_calls=shapes or UNSET,
+    )
+
+
+def make_deltas(events: Iterable[ReplyEvent]) -> Iterator[ChatDelta]:
+    """Yield what the events add to a message, one delta for each run of a kind."""
+    for kind, run in groupby(events, _kind):
+        if kind == "content":
+            yield ChatDelta(content=_text(run))
+        elif kind == "reasoning":
+            yield ChatDelta(reasoning_content=_text(run))
+        elif kind == "calls" and (calls := tuple(_call_deltas(run))):
+            yield ChatDelta(tool_calls=calls)
+
+
+def _kind(event: ReplyEvent) -> str:
+    if isinstance(event, ContentText):
+        return "content"
+    if isinstance(event, ReasoningText):
+        return "reasoning"
+    return "" if isinstance(event, ParseWarning) else "calls"
+
+
+def _text(events: Iterable[ReplyEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, ContentText | ReasoningText))
+
+
+def _call_deltas(events: Iterable[ReplyEvent]) -> Iterator[CallDelta]:
+    """Yield one delta for each call; the first of a call has its id and name.
+
+    The end of a call, which deltas do not tell, stands between the events of two calls.
+    """
+    for index, run in groupby(events, _call_index):
+        start: CallStart | None = None
+        pieces: list[str] = []
+        for event in run:
+            if isinstance(event, CallStart):
+                start = event
+            elif isinstance(event, CallArguments):
+                pieces.append(event.text)
+        if start is not None or pieces:
+            yield _call_delta(index, start, "".join(pieces))
+
+
+def _call_index(event: ReplyEvent) -> int:
+    assert isinstance(event, CallStart | CallArguments | CallEnd)
+    return event.index
+
+
+def _call_delta(index: int, start: CallStart | None, arguments: str) -> CallDelta:
+    if start is None:
+        return CallDelta(index=index, function=FunctionDelta(arguments=arguments))
+    return CallDelta(
+        index=index,
+        id=start.call_id,
+        type="function",
+        function=FunctionDelta(name=start.name, arguments=arguments),
+    )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from milepost.api.completion import Prompt
-from milepost.api.generation_fields import INT32_MAX, check_range, read_schema
+from milepost.api.generation_fields import INT32_MAX, check_range, read_n_probs, read_schema
 from milepost.api.http_body import field_error, quote
 from milepost.api.media_input import add_media, check_modalities
 from milepost.api.openai.messages import parse_conversation
@@ -30,6 +30,7 @@ from milepost.kinds import ReasoningPlace
 
 # Names of one field, ours and llama-server's; the first that is given counts.
 BUDGET_FIELDS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
+MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -92,6 +93,21 @@ def read_options(model: ServedModel, fields: ChatFields, reply: ReplyOptions) ->
         rules=rules,
         has_grammar=bool(fields.grammar or server_grammar),
     )
+
+
+def read_num_logprobs(fields: ChatFields) -> int:
+    """Return how many alternatives per token are wanted; -1: no logprobs at all."""
+    if not fields.logprobs:
+        if fields.top_logprobs:
+            raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
+        return read_n_probs(fields)
+    if fields.top_logprobs is None:
+        return max(read_n_probs(fields), 0)
+    if not 0 <= fields.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise field_error(
+            "top_logprobs", f"must be between 0 and {MAX_TOP_LOGPROBS}", fields.top_logprobs
+        )
+    return fields.top_logprobs
 
 
 def read_reply_options(model: ServedModel, fields: ChatFields) -> ReplyOptions:

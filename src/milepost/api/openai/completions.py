@@ -22,7 +22,15 @@ from milepost.api.generation_fields import (
     read_answer_options,
     read_n_probs,
 )
-from milepost.api.http_body import JsonResponse, parse_body, read_body
+from milepost.api.http_body import (
+    DONE,
+    EventStreamResponse,
+    JsonResponse,
+    encode_event,
+    parse_body,
+    read_body,
+    run_while_connected,
+)
 from milepost.api.openai.schemas import TextAnswer, TextChoice, TextFields, TextLogprobs
 from milepost.api.server import ServedModel, Server
 from milepost.api.shapes import (
@@ -38,7 +46,6 @@ from milepost.api.shapes import (
     timings_shape,
     usage_shape,
 )
-from milepost.api.sse import DONE, EventStreamResponse, encode_event, run_while_connected
 from milepost.chat.prompts.raw_prompts import tokenize_raw
 from milepost.errors import NotSupported
 from milepost.protocol.messages import (

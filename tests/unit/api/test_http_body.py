@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from milepost.api.sse import PING, EventStreamResponse, run_while_connected
+from milepost.api.http_body import PING, EventStreamResponse, run_while_connected
 from milepost.errors import ClientLeft, EngineDied, Unavailable
 
 Message = MutableMapping[str, Any]
