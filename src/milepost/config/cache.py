@@ -55,7 +55,7 @@ class CacheSettings:
             minimum=-1,
             maximum=64,
             shown_default="-1: up to 4, by the size of a state",
-            help="Conversations that stay in the context without a slot; 0: none.",
+            help="Conversations that stay in the KV cache without a slot; 0: none.",
         ),
     )
     checkpoint_every_n_tokens: int = setting(

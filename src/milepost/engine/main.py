@@ -178,7 +178,7 @@ def load_model(
 
 
 def choose_parked(model: Model, settings: EngineSettings) -> int:
-    """Return how many conversations may stay in the context without a slot."""
+    """Return how many conversations may stay in the KV cache without a slot."""
     if settings.parked_slots >= 0:
         return settings.parked_slots
     has_small_window = model.num_window_tokens > 0 and not settings.swa_full

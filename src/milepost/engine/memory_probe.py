@@ -50,7 +50,7 @@ class MemoryTraits:
     def describe(self) -> str:
         """Return one line for the log and the start-up block."""
         if not self.can_restore:
-            return f"{self.kind}, states cannot be restored: kept in the context only"
+            return f"{self.kind}, states cannot be restored: kept in the KV cache only"
         parts: list[str] = [self.kind]
         if self.has_segments:
             parts.append(f"{self.segment_bytes_per_token / 1024:,.1f} KiB per token")

@@ -207,9 +207,8 @@ class Restorer:
         """Return the options, also those that leave nothing to compute if the logits are known."""
         if not has_logits:
             return self._options(prompt, match)
-        longer = np.append(
-            prompt, UNMATCHED_TOKEN
-        )  # so that its last position is no longer the prompt's
+        # One more token, so that the last position is no longer that of the prompt.
+        longer = np.append(prompt, UNMATCHED_TOKEN)
         return self._options(longer, self._cache.peek(longer))
 
     def _options(self, prompt: Tokens, match: Match) -> list[Option]:

@@ -149,7 +149,7 @@ class SlotTable:
         self._context.remove(seq_id)
 
     def park(self, slot: Slot) -> None:
-        """Empty a slot; what it held stays in the context if it is of later use than a parked one.
+        """Empty a slot; what it held stays in the KV cache if it was used later than a parked one.
 
         The least recently used one has to go for it.
         """
@@ -238,7 +238,7 @@ class SlotTable:
 
 
 def choose_num_parked(state_bytes: int, budget_bytes: int, *, has_small_window: bool) -> int:
-    """Choose how many conversations may stay in the context without a slot. Pure.
+    """Choose how many conversations may stay in the KV cache without a slot. Pure.
 
     A sequence id costs the memory of one recurrent state, whether it is used or not, and nothing
     where there is none; with a small window cache it costs a window of cells in most layers, which

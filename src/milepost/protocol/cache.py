@@ -45,7 +45,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     num_reused: int = 0  # prompt tokens; the same as `Timings.cache_n`
     num_restored_bytes: int = 0  # copied for that
     restore_ms: float = 0.0
-    num_prefilled: int = 0  # prompt tokens that were computed, again ones after a pause included
+    num_prefilled: int = 0  # prompt tokens that were computed, again after a preemption included
     num_prefill_chunks: int = 0  # batches that held a part of the prompt
     num_checkpoints: int = 0  # states kept on the way, that of the prompt's end included
     num_known: int = 0  # prompt tokens that an earlier request had computed
@@ -101,7 +101,7 @@ class CacheSummary(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_def
     num_nodes: int  # of the whole tree
     num_tree_tokens: int
     tree_bytes: int
-    num_kv_cache_tokens: int  # held in the context, those that slots share counted for each
+    num_kv_cache_tokens: int  # held there, those that slots share counted for each
     counters: Counters
     ram: RamSizes
     disk: DiskSizes

@@ -295,7 +295,7 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
     slot_id: int
     state: SlotState
     request_id: int  # -1 when idle
-    num_tokens: int  # held in the context
+    num_tokens: int  # held in the KV cache
     num_prompt_tokens: int  # of the current request, 0 when idle
     num_decoded: int  # of the current request
 
