@@ -33,11 +33,19 @@ def shared_engine(
         yield engine
 
 
-@pytest.fixture
-def memoryless(tiny_models: dict[models.Kind, Path], kind: models.Kind) -> Iterator[RunningEngine]:
-    """An engine that has nothing but its context."""
+@pytest.fixture(scope="module")
+def shared_memoryless(
+    tiny_models: dict[models.Kind, Path], kind: models.Kind
+) -> Iterator[RunningEngine]:
     with running_engine(tiny_models[kind], parallel=1, parked_slots=0, cache_ram=0) as engine:
         yield engine
+
+
+@pytest.fixture
+def memoryless(shared_memoryless: RunningEngine) -> RunningEngine:
+    """An engine that has nothing but its context, which is empty."""
+    shared_memoryless.run(shared_memoryless.client.change_cache("clear"))
+    return shared_memoryless
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import models
 from tests.conftest import ONE_THREAD, StartServer
-from tests.processes import RunningServer
+from tests.processes import RunningServer, running_server
 from tests.server.conftest import API_KEY, wait_until_idle
 
 SYSTEM = "You are a careful assistant. " * 20
@@ -19,10 +20,29 @@ LONG = "Please look at the following files and say what they do. " * 12
 Message = dict[str, Any]
 
 
+FLAGS = ("-np", "1", "--metrics", *ONE_THREAD)
+
+
+@pytest.fixture(scope="module")
+def shared_hybrid(
+    tiny_models: dict[models.Kind, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    log_path = tmp_path_factory.mktemp("hybrid") / "server.log"
+    with running_server(tiny_models["hybrid"], FLAGS, log_path) as server:
+        yield server
+
+
 @pytest.fixture
-def hybrid(start_server: StartServer, tiny_models: dict[models.Kind, Path]) -> RunningServer:
-    """A server of its own with one slot and metrics."""
-    return start_server(tiny_models["hybrid"], "-np", "1", "--metrics", *ONE_THREAD)
+def hybrid(shared_hybrid: RunningServer) -> RunningServer:
+    """A server with one slot, without a memory of the test before."""
+    shared_hybrid.http.delete("/cache").raise_for_status()
+    return shared_hybrid
+
+
+@pytest.fixture
+def new_hybrid(start_server: StartServer, tiny_models: dict[models.Kind, Path]) -> RunningServer:
+    """A server of its own, whose list of requests and counters are empty."""
+    return start_server(tiny_models["hybrid"], *FLAGS)
 
 
 def chat(server: RunningServer, *messages: Message, **fields: Any) -> dict[str, Any]:
@@ -133,16 +153,16 @@ def test_reasoning_that_the_client_drops(server: RunningServer) -> None:
     assert answer["facts"]["divergence"]["role"] == "assistant"
 
 
-def test_the_list_and_the_log_say_the_same_without_the_text(hybrid: RunningServer) -> None:
-    answer = chat(hybrid, message("user", "A secret: " + LONG), max_tokens=3)
+def test_the_list_and_the_log_say_the_same_without_the_text(new_hybrid: RunningServer) -> None:
+    answer = chat(new_hybrid, message("user", "A secret: " + LONG), max_tokens=3)
 
-    (listed,) = hybrid.http.get("/requests").json()["requests"]
+    (listed,) = new_hybrid.http.get("/requests").json()["requests"]
     assert (listed["id"], listed["status"], listed["source"]) == (answer["id"], 200, "none")
     assert listed["prompt_tokens"] == answer["usage"]["prompt_tokens"]
 
-    (line,) = [line for line in hybrid.read_log().splitlines() if answer["id"] in line][:1]
+    (line,) = [line for line in new_hybrid.read_log().splitlines() if answer["id"] in line][:1]
     assert re.search(r"prefilled \d+ in \d+ chunks, 0 of them again, .*first_request", line)
-    assert "secret" not in hybrid.read_log()
+    assert "secret" not in new_hybrid.read_log()
 
 
 def test_the_cache_is_shown_pinned_dropped_and_cleared(hybrid: RunningServer) -> None:
@@ -181,12 +201,12 @@ def test_the_cache_is_shown_pinned_dropped_and_cleared(hybrid: RunningServer) ->
     assert post("/cache/pin", first) == 404
 
 
-def test_prometheus_counts_what_was_computed_twice(hybrid: RunningServer) -> None:
+def test_prometheus_counts_what_was_computed_twice(new_hybrid: RunningServer) -> None:
     prompt = message("user", LONG)
-    chat(hybrid, prompt)
-    facts = chat(hybrid, prompt, cache_prompt=False)["facts"]
+    chat(new_hybrid, prompt)
+    facts = chat(new_hybrid, prompt, cache_prompt=False)["facts"]
 
-    text = hybrid.http.get("/metrics").text
+    text = new_hybrid.http.get("/metrics").text
 
     twice = facts["prefilled_twice_tokens"]
     assert twice == facts["prompt_tokens"] - 1
