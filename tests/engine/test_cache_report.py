@@ -13,8 +13,14 @@ from tests.engine.test_cancel import leave_in_prefill
 from milepost.protocol.cache import CacheAction, CacheReport
 from milepost.protocol.messages import Boundary
 
-# Conversations of 900 tokens that take more than a megabyte; of the recurrent kind only states.
-NUM_CROWDING: dict[models.Kind, int] = {"full": 12, "window": 12, "recurrent": 38, "hybrid": 12}
+# How many conversations, and of how many tokens, take more than a megabyte. A recurrent one is a
+# small state, however long it is.
+CROWDS: dict[models.Kind, tuple[int, int]] = {
+    "full": (12, 900),
+    "window": (12, 900),
+    "recurrent": (38, 900),
+    "hybrid": (12, 900),
+}
 
 
 @pytest.fixture(scope="module", params=models.KINDS)
@@ -214,8 +220,7 @@ def test_what_had_to_make_room(tiny_models: dict[models.Kind, Path], kind: model
     with running_engine(tiny_models[kind], parallel=1, parked_slots=0, cache_ram=1) as engine:
         prompt = prompt_tokens(900, seed=1)
         report_of(engine, prompt)
-        for seed in range(2, 2 + NUM_CROWDING[kind]):
-            report_of(engine, prompt_tokens(900, seed=seed))
+        crowd(engine, kind)
 
         report = report_of(engine, prompt + prompt_tokens(50, seed=2))
 
@@ -310,8 +315,7 @@ def test_a_pinned_conversation_outlives_the_others(
         prompt = prompt_tokens(900, seed=1)
         request_id = send(engine, prompt)
         assert engine.run(engine.client.change_cache("pin", request_id)).found
-        for seed in range(2, 2 + NUM_CROWDING[kind]):
-            report_of(engine, prompt_tokens(900, seed=seed))
+        crowd(engine, kind)
 
         assert report_of(engine, prompt + prompt_tokens(50, seed=2)).num_reused == 900
 
@@ -345,6 +349,13 @@ def test_the_summary_has_sizes_and_a_bounded_tree(engine: RunningEngine) -> None
     assert summary.num_kv_cache_tokens == 100
     assert summary.ram.segment_bytes + summary.ram.checkpoint_bytes > 0
     assert summary.counters.num_requests >= 5
+
+
+def crowd(engine: RunningEngine, kind: models.Kind) -> None:
+    """Ask so many other conversations that the memory does not hold all."""
+    count, num_tokens = CROWDS[kind]
+    for seed in range(2, 2 + count):
+        report_of(engine, prompt_tokens(num_tokens, seed=seed))
 
 
 def send(engine: RunningEngine, tokens: list[int], *boundaries: Boundary) -> int:
