@@ -41,7 +41,7 @@ from milepost.workers.client import EngineClient
 from milepost.workers.supervisor import Supervisor
 from milepost.workers.waiting_line import WaitingLine
 
-TEMPLATE_KEY = "tokenizer.chat_template"  # named templates have the name behind a dot
+TEMPLATE_KEY = "tokenizer.chat_template"  # named templates have the name after a dot
 LISTEN_BACKLOG = 128
 STREAM_GRACE_S = 3  # for answers under way when the server is told to end; arbitrary
 PROGRESS_INTERVAL_S = 5.0  # between two lines about a long load, where they cannot overwrite

@@ -75,7 +75,7 @@ def build_cache_router(server: Server) -> APIRouter:
 
 
 def _find(server: Server, request_id: str) -> RequestRecord:
-    record = server.requests.find(request_id)
+    record = server.requests.find_record(request_id)
     if record is None:
         raise NotFound(
             f"there is no request {request_id!r} among the last ones; GET /requests lists them"

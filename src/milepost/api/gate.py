@@ -94,7 +94,7 @@ class RequestHistory:
         while len(self._records) > self._max_requests:
             self._records.popitem(last=False)
 
-    def find(self, answer_id: str) -> RequestRecord | None:
+    def find_record(self, answer_id: str) -> RequestRecord | None:
         """Return a record; None if there is none, or none any more."""
         return self._records.get(answer_id)
 

@@ -16,7 +16,7 @@ MAX_RETRY_S = 60  # arbitrary; one long prefill may hold everything up for that 
 
 
 class WaitingLine:
-    """Refuses what would have to wait behind `max_waiting` others; -1: nothing."""
+    """Refuses what would have to wait after `max_waiting` others; -1: nothing."""
 
     def __init__(self, max_waiting: int = -1, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_refused = 0
@@ -59,7 +59,7 @@ class WaitingLine:
 def count_waiting(num_choices: Iterable[int], num_slots: int) -> int:
     """Return how many requests wait, of all in the order of arrival, given their choices.
 
-    Each choice takes a slot. The first request that does not fit holds up all behind it, as in the
+    Each choice takes a slot. The first request that does not fit holds up all after it, as in the
     engine.
     """
     num_waiting = num_taken = 0

@@ -252,7 +252,7 @@ def test_the_history_is_bounded() -> None:
         history.add(RequestRecord(answer_id=answer_id))
 
     assert [record.answer_id for record in history.latest()] == ["c", "b"]
-    assert history.find("a") is None
+    assert history.find_record("a") is None
 
 
 @pytest.mark.parametrize("reason", typing.get_args(CacheReason))
