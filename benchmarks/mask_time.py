@@ -23,7 +23,7 @@ from milepost.api.openai.chat_request import parse_tools
 from milepost.chat.formats.grammar_writer import SpecialTokens
 from milepost.chat.formats.json_calls import JsonBody
 from milepost.chat.formats.reply_format import Affix, ReplyFormat, ToolCallFormat
-from milepost.chat.replies.reply_rules import ReplyRules, ToolChoice, make_constraint
+from milepost.chat.replies.reply_plan import ReplyRules, ToolChoice, make_constraint
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.engine.constraints import MatcherConstraint
 

@@ -50,7 +50,7 @@ SUB_MAY_IMPORT: dict[str, set[str]] = {
     "chat.conversation": set(),
     "chat.formats": {"conversation"},
     "chat.templates": {"conversation", "formats"},
-    "chat.replies": {"conversation", "formats", "templates"},
+    "chat.replies": {"formats"},
     "chat.reply_memory": {"conversation", "formats", "replies"},
     "chat.prompts": {"conversation", "formats", "templates", "replies", "reply_memory"},
     "engine.media": set(),

@@ -17,7 +17,7 @@ from milepost.api.http_body import Boolean, Integer, Number, RequestModel, Text,
 from milepost.api.server import ServedModel
 from milepost.api.token_fields import parse_logit_bias, parse_samplers, parse_sequence_breakers
 from milepost.chat.formats.grammar_writer import Schema
-from milepost.chat.replies.reply_rules import make_value_constraint
+from milepost.chat.replies.reply_plan import make_value_constraint
 from milepost.chat.replies.schema_check import GrammarChecker, prepare_schema
 from milepost.chat.vocab import Vocab
 from milepost.config import ServerSettings

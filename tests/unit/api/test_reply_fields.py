@@ -8,7 +8,7 @@ import pytest
 
 from milepost.api.generation_fields import parse_response_format
 from milepost.api.openai.chat_request import parse_tool_choice, parse_tools
-from milepost.chat.replies.reply_rules import ToolChoice
+from milepost.chat.replies.reply_plan import ToolChoice
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.errors import InvalidRequest
 

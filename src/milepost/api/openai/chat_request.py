@@ -21,9 +21,14 @@ from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.prompts.prepare import PreparedPrompt, PromptOptions
-from milepost.chat.replies.reasoning_limit import NO_LIMIT, ReasoningOptions
-from milepost.chat.replies.reply_plan import ReplyOptions, ReplyPlan
-from milepost.chat.replies.reply_rules import ReplyRules, ToolChoice
+from milepost.chat.replies.reply_plan import (
+    NO_LIMIT,
+    ReasoningOptions,
+    ReplyOptions,
+    ReplyPlan,
+    ReplyRules,
+    ToolChoice,
+)
 from milepost.chat.replies.schema_check import GrammarChecker, prepare_schema
 from milepost.errors import InvalidRequest, NotSupported
 from milepost.kinds import ReasoningPlace

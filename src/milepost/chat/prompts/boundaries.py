@@ -37,6 +37,7 @@ from milepost.chat.prompts.reply_matching import (
     ReplyCounts,
     ReplyMatcher,
 )
+from milepost.chat.templates.template import ChatTemplate
 from milepost.chat.templates.template_set import TemplateSet
 from milepost.kinds import TOOL_ROLES, BoundaryKind
 from milepost.lru import LruCache
@@ -45,6 +46,8 @@ MAX_HISTORIES = 32  # conversations remembered; arbitrary: about a megabyte each
 MAX_READERS = 16  # combinations of template and variables remembered; arbitrary
 MIN_SYSTEM_CHARS = 256  # less is computed faster than it is fetched; arbitrary
 NUM_TAIL_CHARS = 16  # by which it is recognised, for the rest may change; arbitrary
+MAX_GENERATION_CHARS = 4000  # of the end of a prompt that are searched; arbitrary
+NUM_CONTENT_CHARS = 200  # of the end of a message that is looked for there; arbitrary
 TAIL_ROLES = ("user", *TOOL_ROLES)
 MONTH = (
     "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
@@ -322,3 +325,29 @@ def find_part_end(text: str, end: int, content: str, num_chars: int) -> int:
     if not 0 < num_body_chars < len(body) or not text.endswith(body, 0, end):
         return -1
     return end - len(body) + num_body_chars
+
+
+def find_generation_prompt(
+    prompt: RenderedPrompt, conversation: Conversation, template: ChatTemplate
+) -> str:
+    """Return what begins the reply in a prompt of which is not known where the last message ends.
+
+    That is what stands after the last control token, but for those of reasoning, and after the
+    last message, if that has none after it; "" where neither is found. Text of messages must not
+    be taken for it: it may speak of reasoning.
+    """
+    reasoning = template.reply_format.reasoning
+    if reasoning is None:
+        return ""
+    part = prompt.part(max(0, len(prompt.text) - MAX_GENERATION_CHARS))
+    markers = f"{reasoning.start}\n{reasoning.end}"
+    spans = template.controls.token_spans(part)
+    start = max((end for first, end in spans if part.text[first:end] not in markers), default=-1)
+    content = conversation.messages[-1]["content"].strip()[-NUM_CONTENT_CHARS:]
+    is_unframed = content not in part.text[: max(start, 0)]
+    if content and (is_unframed or reasoning.start.strip() in content):
+        found = part.text.rfind(content, max(start, 0))
+        start = found + len(content) if found >= 0 else start
+    if start < 0 or any(mark > start for mark in part.marks):
+        return ""
+    return part.text[start:]

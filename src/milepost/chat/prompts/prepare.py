@@ -21,7 +21,11 @@ from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.formats.grammar_writer import SpecialTokens
 from milepost.chat.formats.reply_format import ReplyFormat
-from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
+from milepost.chat.prompts.boundaries import (
+    BoundaryFinder,
+    PromptBoundaries,
+    find_generation_prompt,
+)
 from milepost.chat.prompts.reply_matching import (
     RepliesFound,
     ReplyCounts,
@@ -29,16 +33,18 @@ from milepost.chat.prompts.reply_matching import (
     restore_reasoning,
 )
 from milepost.chat.prompts.tokenizer import PromptTokenizer
-from milepost.chat.replies.reasoning_limit import ReasoningOptions, make_limit, reasoning_state
 from milepost.chat.replies.reply_plan import (
+    ReasoningOptions,
     ReplyOptions,
     ReplyPlan,
-    find_generation_part,
+    ReplyRules,
     find_shown_tokens,
     is_reasoning_open,
+    make_constraint,
+    make_limit,
     plan_reply,
+    reasoning_state,
 )
-from milepost.chat.replies.reply_rules import ReplyRules, make_constraint
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.chat.reply_memory.reply_store import ReplyContext, ReplyStore, read_parsed
 from milepost.chat.templates.template_set import TemplateSet
@@ -118,16 +124,16 @@ class PromptPreparer:
             kwargs=options.variables,
         )
         tokens, boundaries, media_positions = self._tokenise(rendered, found)
-        generation_part = self._generation_part(rendered, found, conversation, options)
+        generation_prompt = self._generation_prompt(rendered, found, conversation, options)
         template = self.templates.choose(conversation)
         plan = plan_reply(
             template.reply_format,
-            generation_part,
+            generation_prompt,
             options.rules.choice.select(conversation.tools or ()),
             options.reply,
         )
         reasoning = template.reply_format.reasoning
-        is_open = is_reasoning_open(generation_part, reasoning)
+        is_open = is_reasoning_open(generation_prompt, reasoning)
         prompt = PromptInput(
             tokens=encode_tokens(tokens),
             boundaries=boundaries,
@@ -183,7 +189,7 @@ class PromptPreparer:
         )
         return tokens, boundaries, tuple(positions[end] for end in media)
 
-    def _generation_part(
+    def _generation_prompt(
         self,
         rendered: RenderedPrompt,
         found: PromptBoundaries,
@@ -194,7 +200,7 @@ class PromptPreparer:
         if found.generation_prompt is not None or not options.adds_generation_prompt:
             return found.generation_prompt or ""
         template = self.templates.choose(conversation)
-        return find_generation_part(rendered, conversation, template)
+        return find_generation_prompt(rendered, conversation, template)
 
     def _constraint(
         self, reply_format: ReplyFormat, options: PromptOptions, *, is_open: bool

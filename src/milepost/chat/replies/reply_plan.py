@@ -1,29 +1,38 @@
-"""What is known of a reply before it is written: how to read it, and which tokens must be shown.
+"""What is decided about a reply before it is written, once for each request.
 
-Made once per request, from the template, the rendered prompt and what the request asks for.
+How it is read (`ReplyPlan`), which control tokens of it are shown, how long it may reason, and what
+it is held to (`ReplyRules`). Dialects of the API fill the records of their fields; `grammar` writes
+the grammar of the rules in the format of the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
-from milepost.chat.formats.reply_events import (
-    ContentText,
-    ParseWarning,
-    ReasoningText,
-    ReplyEvent,
+from milepost.chat.formats.call_schemas import CallableTool
+from milepost.chat.formats.grammar_writer import Schema, SpecialTokens
+from milepost.chat.formats.reply_format import (
+    GrammarSpec,
+    ReasoningFormat,
+    ReasoningState,
+    ReplyFormat,
 )
-from milepost.chat.formats.reply_format import ReasoningFormat, ReplyFormat
-from milepost.chat.replies.stream_parser import ReplyParser
-from milepost.chat.templates.template import ChatTemplate
+from milepost.chat.replies.grammar import must_hold_calls, write_reply_grammar
+from milepost.chat.replies.schema_check import GrammarChecker
+from milepost.chat.replies.stream_parser import RepeatingParser, ReplyParser
+from milepost.chat.vocab import Vocab
+from milepost.errors import InvalidRequest
 from milepost.kinds import ReasoningPlace
+from milepost.protocol.messages import ReasoningLimit
 
-MAX_GENERATION_CHARS = 4000  # of the end of a prompt that are searched; arbitrary
-NUM_CONTENT_CHARS = 200  # of the end of a message that is looked for there; arbitrary
+ChoiceMode = Literal["auto", "none", "required", "named"]
+NO_LIMIT = -1
+SWITCHES = ("enable_thinking", "thinking")  # as templates name them
+
+
+# --- how replies are read ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,33 +50,6 @@ class ReplyPlan:
         return make(self.reply_format, in_reasoning=self.in_reasoning, tools=self.tools)
 
 
-class RepeatingParser(ReplyParser):
-    """Adds reasoning, between its markers, to the content (`deepseek-legacy`)."""
-
-    _is_open = False  # reasoning in the content
-
-    def feed(self, text: str) -> list[ReplyEvent]:
-        """Take more text; return what it makes certain."""
-        return list(self._repeat(super().feed(text)))
-
-    def finish(self, *, is_truncated: bool = False) -> list[ReplyEvent]:
-        """Return the last events."""
-        return list(self._repeat(super().finish(is_truncated=is_truncated)))
-
-    def _repeat(self, events: Iterable[ReplyEvent]) -> Iterator[ReplyEvent]:
-        reasoning = self._reasoning
-        for event in events:
-            if reasoning is not None and isinstance(event, ReasoningText):
-                yield event
-                yield ContentText(event.text if self._is_open else reasoning.start + event.text)
-                self._is_open = True
-                continue
-            if self._is_open and reasoning is not None and not isinstance(event, ParseWarning):
-                yield ContentText(reasoning.end)
-                self._is_open = False
-            yield event
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyOptions:
     """How a request wants its replies to be read."""
@@ -79,11 +61,11 @@ class ReplyOptions:
 
 def plan_reply(
     reply_format: ReplyFormat,
-    generation_part: str,
+    generation_prompt: str,
     tools: Iterable[Mapping[str, Any]],
     options: ReplyOptions,
 ) -> ReplyPlan:
-    """Return the plan; `generation_part` is the end of the prompt that opens the reply."""
+    """Return the plan; `generation_prompt` is the end of the prompt that opens the reply."""
     if not options.parses_anything:
         return ReplyPlan(reply_format=ReplyFormat())
     reasoning = reply_format.reasoning
@@ -91,44 +73,18 @@ def plan_reply(
         reply_format = replace(reply_format, reasoning=None)
     return ReplyPlan(
         reply_format=reply_format,
-        in_reasoning=is_reasoning_open(generation_part, reasoning),
+        in_reasoning=is_reasoning_open(generation_prompt, reasoning),
         tools=tuple(tools) if options.parses_calls else (),
         repeats_reasoning=options.reasoning == "deepseek-legacy",
     )
 
 
-def is_reasoning_open(generation_part: str, reasoning: ReasoningFormat | None) -> bool:
+def is_reasoning_open(generation_prompt: str, reasoning: ReasoningFormat | None) -> bool:
     """Say whether the part of a prompt that opens the reply leaves a reasoning block open."""
     start = reasoning.start.strip() if reasoning is not None else ""
     if reasoning is None or not start:
         return False
-    return generation_part.rfind(start) > generation_part.rfind(reasoning.end.strip())
-
-
-def find_generation_part(
-    prompt: RenderedPrompt, conversation: Conversation, template: ChatTemplate
-) -> str:
-    """Return what opens the reply in a prompt of which is not known where the last message ends.
-
-    That is what stands after the last control token, but for those of reasoning, and after the
-    last message, if that has none after it; "" where neither is found. Text of messages must not
-    be taken for it: it may speak of reasoning.
-    """
-    reasoning = template.reply_format.reasoning
-    if reasoning is None:
-        return ""
-    part = prompt.part(max(0, len(prompt.text) - MAX_GENERATION_CHARS))
-    markers = f"{reasoning.start}\n{reasoning.end}"
-    spans = template.controls.token_spans(part)
-    start = max((end for first, end in spans if part.text[first:end] not in markers), default=-1)
-    content = conversation.messages[-1]["content"].strip()[-NUM_CONTENT_CHARS:]
-    is_unframed = content not in part.text[: max(start, 0)]
-    if content and (is_unframed or reasoning.start.strip() in content):
-        found = part.text.rfind(content, max(start, 0))
-        start = found + len(content) if found >= 0 else start
-    if start < 0 or any(mark > start for mark in part.marks):
-        return ""
-    return part.text[start:]
+    return generation_prompt.rfind(start) > generation_prompt.rfind(reasoning.end.strip())
 
 
 def find_shown_tokens(
@@ -143,3 +99,139 @@ def find_shown_tokens(
         reply_format = replace(reply_format, tool_calls=None)
     markers = "\n\n".join(reply_format.markers)
     return tuple(sorted(token for text, token in controls.items() if text and text in markers))
+
+
+# --- how long they may reason -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningOptions:
+    """What the server and a request want of reasoning."""
+
+    mode: str = "auto"  # "on", "off", or as the template does it
+    max_tokens: int = NO_LIMIT
+    message: str = ""  # written before the end marker when the tokens are used up
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Return variables for the template; none where it may do as it likes."""
+        if self.mode == "off" or self.max_tokens == 0:
+            return dict.fromkeys(SWITCHES, False)
+        return dict.fromkeys(SWITCHES, True) if self.mode == "on" else {}
+
+
+def make_limit(
+    options: ReasoningOptions, reasoning: ReasoningFormat | None, vocab: Vocab, *, is_open: bool
+) -> ReasoningLimit | None:
+    """Return what the engine has to know, None where there is no limit."""
+    if reasoning is None or options.max_tokens == NO_LIMIT:
+        return None
+    start, end = reasoning.start.strip(), reasoning.end.strip()
+    message = vocab.tokenize(options.message, add_special=False, parse_special=False)
+    return ReasoningLimit(
+        start=start,
+        end=end,
+        is_open=is_open,
+        max_tokens=options.max_tokens,
+        ending=(*message, *vocab.tokenize(end, add_special=False, parse_special=True)),
+    )
+
+
+def reasoning_state(kwargs: Mapping[str, Any], *, is_open: bool) -> ReasoningState:
+    """Return where reasoning may stand in a reply to a prompt that was rendered with `kwargs`."""
+    if is_open:
+        return "open"
+    return "none" if kwargs.get("enable_thinking") is False else "possible"
+
+
+# --- what they are held to --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which of the tools a reply may or must call."""
+
+    mode: ChoiceMode = "auto"
+    names: tuple[str, ...] = ()  # the only tools that may be called; empty: all
+
+    @property
+    def must_call(self) -> bool:
+        """Whether a reply without a call is none."""
+        return self.mode in ("required", "named")
+
+    def allows(self, name: str) -> bool:
+        """Say whether a tool may be called, if any may."""
+        return not self.names or name in self.names
+
+    def select(self, tools: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the tools of a conversation that may be called, if any may."""
+        return [tool for tool in tools if self.allows(tool["function"]["name"])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyRules:
+    """What replies are held to."""
+
+    schema: Schema | None = None  # of the text
+    tools: Sequence[CallableTool] = ()  # that may be called
+    choice: ToolChoice = field(default_factory=ToolChoice)
+    takes_several: bool = True  # calls
+
+    @property
+    def must_hold(self) -> bool:
+        """Whether the request asks for something; else calls are only kept well-formed."""
+        holds_calls = must_hold_calls(
+            self.tools, takes_several=self.takes_several, is_narrowed=bool(self.choice.names)
+        )
+        return self.schema is not None or self.choice.must_call or holds_calls
+
+
+def make_constraint(
+    rules: ReplyRules,
+    reply_format: ReplyFormat,
+    reasoning: ReasoningState,
+    specials: SpecialTokens,
+    checker: GrammarChecker,
+) -> str:
+    """Return the grammar of replies, "" where there is nothing to hold them to.
+
+    Raises InvalidRequest when a reply must be what the model's format, or llguidance, cannot do.
+    """
+    if rules.choice.must_call and reply_format.tool_calls is None:
+        raise _invalid(
+            "tool_choice",
+            "asks for a call, but the chat template does not show how the model writes one; "
+            "use a template with tools (--chat-template-file)",
+        )
+    if not rules.tools and rules.schema is None:
+        return ""
+    spec = GrammarSpec(
+        reply_format=reply_format,
+        reasoning=reasoning,
+        tools=rules.tools,
+        must_call=rules.choice.must_call,
+        takes_words=rules.choice.mode == "required",
+        takes_several=rules.takes_several,
+        is_narrowed=bool(rules.choice.names),
+        schema=rules.schema,
+    )
+    grammar = write_reply_grammar(spec, specials)
+    fault = checker.find_fault(grammar) if grammar else ""
+    if not fault:
+        return grammar
+    if rules.must_hold:
+        raise InvalidRequest(f"the reply cannot be held to the request: {fault}")
+    return ""
+
+
+def make_value_constraint(schema: Schema, checker: GrammarChecker) -> str:
+    """Return the grammar of a text that is nothing but a value of a schema."""
+    spec = GrammarSpec(reply_format=ReplyFormat(), reasoning="none", schema=schema)
+    grammar = write_reply_grammar(spec, SpecialTokens())
+    if fault := checker.find_fault(grammar):
+        raise InvalidRequest(f"the text cannot be held to the schema: {fault}")
+    return grammar
+
+
+def _invalid(where: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"'{where}' {what}", param=where)

@@ -16,10 +16,10 @@ where a reply begins, and only of tools that were given.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from milepost.chat.formats.reply_events import ReplyEvent
+from milepost.chat.formats.reply_events import ContentText, ParseWarning, ReasoningText, ReplyEvent
 from milepost.chat.formats.reply_format import CallReading, ReplyFormat, ToolCallFormat
 from milepost.chat.formats.reply_writer import ReplyWriter, make_call_id
 from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
@@ -187,6 +187,33 @@ class ReplyParser:
                 follower = start
             if follower != calls.call_start:
                 source.back(len(follower))  # it is part of the body
+
+
+class RepeatingParser(ReplyParser):
+    """Adds reasoning, between its markers, to the content (`deepseek-legacy`)."""
+
+    _is_open = False  # reasoning in the content
+
+    def feed(self, text: str) -> list[ReplyEvent]:
+        """Take more text; return what it makes certain."""
+        return list(self._repeat(super().feed(text)))
+
+    def finish(self, *, is_truncated: bool = False) -> list[ReplyEvent]:
+        """Return the last events."""
+        return list(self._repeat(super().finish(is_truncated=is_truncated)))
+
+    def _repeat(self, events: Iterable[ReplyEvent]) -> Iterator[ReplyEvent]:
+        reasoning = self._reasoning
+        for event in events:
+            if reasoning is not None and isinstance(event, ReasoningText):
+                yield event
+                yield ContentText(event.text if self._is_open else reasoning.start + event.text)
+                self._is_open = True
+                continue
+            if self._is_open and reasoning is not None and not isinstance(event, ParseWarning):
+                yield ContentText(reasoning.end)
+                self._is_open = False
+            yield event
 
 
 class _CallMarkers:

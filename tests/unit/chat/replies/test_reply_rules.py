@@ -10,7 +10,7 @@ from tests.unit.chat import reply_samples as samples
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.grammar_writer import SpecialTokens
 from milepost.chat.formats.reply_format import ReplyFormat
-from milepost.chat.replies.reply_rules import (
+from milepost.chat.replies.reply_plan import (
     ReplyRules,
     ToolChoice,
     make_constraint,
