@@ -17,7 +17,12 @@ from milepost.engine.sampling import (
     seed_of_choice,
     token_logprob,
 )
-from milepost.protocol.sampling import DEFAULT_SAMPLERS, RANDOM_SEED, SamplingParams
+from milepost.protocol.sampling import (
+    DEFAULT_SAMPLERS,
+    RANDOM_SEED,
+    SAMPLER_NAMES,
+    SamplingParams,
+)
 
 
 def params(**fields: Any) -> SamplingParams:
@@ -89,6 +94,7 @@ def test_penalties_count_only_when_they_change_something() -> None:
 
 def test_every_default_sampler_is_known() -> None:
     assert set(DEFAULT_SAMPLERS) <= set(SAMPLERS)
+    assert set(SAMPLER_NAMES) == set(SAMPLERS)
 
 
 def test_logprobs_are_normalised_and_sorted() -> None:
