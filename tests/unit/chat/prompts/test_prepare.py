@@ -10,8 +10,7 @@ from tests.unit.chat import families
 from milepost.chat.conversation.conversation import ContentPart, Conversation, make_conversation
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.prompts.prepare import PromptOptions, PromptPreparer
-from milepost.chat.replies.reply_plan import ReplyOptions
-from milepost.chat.replies.reply_rules import ReplyRules, ToolChoice
+from milepost.chat.replies.reply_plan import ReplyOptions, ReplyRules, ToolChoice
 from milepost.chat.reply_memory.reply_store import ReplyStore
 from milepost.chat.templates.template_set import load_templates
 from milepost.protocol.messages import decode_tokens
