@@ -157,7 +157,7 @@ class GenerationFields(SamplingFields):
     return_progress: Boolean | None = None
     timings_per_token: Boolean | None = None
     sse_ping_interval: Integer | None = None
-    json_schema: Any = None  # read by structured_fields
+    json_schema: Any = None  # see `read_schema`
     response_format: Any = None
     post_sampling_probs: Boolean | None = None
 
