@@ -182,6 +182,8 @@ def test_a_module_imports_only_what_its_layer_may(path: Path, package: str, laye
         ),
         ("engine", "import milepost.api.app", "engine imports api"),
         ("chat", "from milepost import libllama", "chat imports libllama"),
+        ("chat", "from milepost.api.openai.schemas import ChatFields", "chat imports api"),
+        ("chat", "import pydantic", "chat imports pydantic"),
         ("api", "from ..engine.loop import Loop", "api imports engine"),
         ("workers", "def f():\n    import milepost.engine.main", "workers imports engine"),
         ("protocol", "from milepost.config import Settings", "protocol imports config"),
