@@ -1,7 +1,6 @@
 """The oracle gives the figures that were found for upstream's server with the same traces.
 
-They hold for one template and the vocabulary of SmolLM2; without the shared folder the test is
-skipped.
+They hold for one template and the vocabulary of SmolLM2.
 """
 
 from __future__ import annotations

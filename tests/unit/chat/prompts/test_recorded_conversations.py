@@ -1,7 +1,4 @@
-"""Recorded tool conversations render with every published template that accepts their order.
-
-The recordings and templates are not part of the project; without them these tests are skipped.
-"""
+"""Recorded tool conversations render with every published template that accepts their order."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_control_texts_in_tools_and_results_stay_texts() -> None:
 
 
 def published(*names: str) -> Iterator[Any]:
-    """Yield published templates, to be skipped where there are none."""
+    """Yield published templates, named as their files."""
     for name in names:
         yield pytest.param(read_template(name), id=name)
 
