@@ -28,18 +28,17 @@ from milepost.api.server import ServedModel, Server
 from milepost.chat.prompts.prepare import PromptPreparer
 from milepost.chat.reply_memory.reply_disk import ReplyDisk
 from milepost.chat.reply_memory.reply_store import ReplyStore
+from milepost.chat.templates.loading import load_templates
 from milepost.chat.templates.report import describe_template, load_template, log_consequences
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts, check_kwargs
-from milepost.chat.templates.template_set import TemplateSet, load_templates
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet, check_kwargs
 from milepost.config import ServerSettings, Settings
 from milepost.errors import ConfigurationError, InvalidRequest
 from milepost.libllama import Model, ModelParams, open_library
 from milepost.media.loader import MediaLoader
 from milepost.protocol.messages import ModelInfo
 from milepost.traces.recorder import Recorder
-from milepost.workers.client import EngineClient
+from milepost.workers.client import EngineClient, WaitingLine
 from milepost.workers.supervisor import Supervisor
-from milepost.workers.waiting_line import WaitingLine
 
 TEMPLATE_KEY = "tokenizer.chat_template"  # named templates have the name after a dot
 LISTEN_BACKLOG = 128

@@ -13,8 +13,7 @@ from milepost import libllama
 from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.tokenizer import PromptTokenizer
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 from milepost.libllama.vocab import Vocab
 
 

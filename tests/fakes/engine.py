@@ -29,8 +29,7 @@ from milepost.protocol.messages import (
     Timings,
     decode_tokens,
 )
-from milepost.workers.client import MediaContents
-from milepost.workers.waiting_line import WaitingLine
+from milepost.workers.client import MediaContents, WaitingLine
 
 Step = Delta | Finished | PromptProgress | Exception | asyncio.Event  # an event is waited for
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from milepost.errors import (
     EngineDied,
     MilepostError,
+    QueueFull,
     Unavailable,
 )
 from milepost.protocol.cache import (
@@ -47,13 +50,14 @@ from milepost.protocol.messages import (
     Status,
 )
 from milepost.workers.queries import EngineQueries
-from milepost.workers.waiting_line import WaitingLine
 
 logger = logging.getLogger(__name__)
 
 EngineState = Literal["starting", "loading", "ready", "failed", "restarting"]
 GenerationEvent = PromptProgress | Delta | Finished
 ReadMedia = Callable[[bytes], Awaitable[bytes]]  # key -> content; raises what it cannot do
+
+MAX_RETRY_S = 60  # arbitrary; one long prefill may hold everything up for that long
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,52 @@ class Generation:
         elif isinstance(event, MilepostError):
             self.num_running = 0
         self._events.put_nowait(event)
+
+
+class WaitingLine:
+    """Refuses what would have to wait after `max_waiting` others; -1: nothing.
+
+    The engine queues whatever it is sent. The front end sees how many choices have not ended and
+    how many slots there are, so it knows who waits without asking; a client that has left is out
+    at once.
+    """
+
+    def __init__(self, max_waiting: int = -1, clock: Callable[[], float] = time.monotonic) -> None:
+        self.num_refused = 0
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._busy_since_s: float | None = None  # since when no slot has been free
+        self._num_left = 0  # requests that ended since then, or whose client went away
+
+    def check(self, num_choices: int, running: Iterable[int], num_slots: int) -> None:
+        """Raise QueueFull for a request that would be one too many to wait.
+
+        `running` are the choices of each request that have not ended, in the order of arrival.
+        """
+        num_waiting = count_waiting([*running, num_choices], num_slots)
+        if self._max_waiting < 0 or num_waiting <= self._max_waiting:
+            return
+        self.num_refused += 1
+        raise QueueFull(num_waiting - 1, num_slots, self._estimate_retry_s())
+
+    def note_load(self, num_choices: int, num_slots: int) -> None:
+        """Take how many choices have not ended, whenever a request comes or is over."""
+        if num_choices < num_slots:
+            self._busy_since_s = None
+        elif self._busy_since_s is None:
+            self._busy_since_s = self._clock()
+            self._num_left = 0
+
+    def note_end(self) -> None:
+        """A request is over, so that another one moves up."""
+        self._num_left += 1
+
+    def _estimate_retry_s(self) -> int:
+        """Return in how many seconds the next place should become free, as things went so far."""
+        if self._busy_since_s is None:
+            return 1
+        busy_s = self._clock() - self._busy_since_s
+        return min(max(math.ceil(busy_s / max(self._num_left, 1)), 1), MAX_RETRY_S)
 
 
 class EngineClient(EngineQueries):
@@ -339,3 +389,16 @@ class EngineStream(asyncio.Protocol):
         """The process closed its end, or died."""
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def count_waiting(num_choices: Iterable[int], num_slots: int) -> int:
+    """Return how many requests wait, of all in the order of arrival, given their choices.
+
+    Each choice takes a slot. The first request that does not fit holds up all after it, as in the
+    engine.
+    """
+    num_waiting = num_taken = 0
+    for number in num_choices:
+        num_taken += number
+        num_waiting += num_taken > num_slots
+    return num_waiting

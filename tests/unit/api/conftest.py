@@ -18,7 +18,7 @@ from milepost.api.app import create_app
 from milepost.api.server import ServedModel, Server
 from milepost.chat.prompts.prepare import PromptPreparer
 from milepost.chat.reply_memory.reply_store import ReplyStore
-from milepost.chat.templates.template_set import load_templates
+from milepost.chat.templates.loading import load_templates
 from milepost.config import Settings
 from milepost.media.loader import MediaLoader
 

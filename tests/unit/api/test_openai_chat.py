@@ -11,7 +11,7 @@ from tests.unit.api.events import read_events
 
 from milepost.config import ServerSettings, Settings
 from milepost.protocol.messages import Boundary, PromptProgress, TokenLogprob
-from milepost.workers.waiting_line import WaitingLine
+from milepost.workers.client import WaitingLine
 
 PROGRESS = PromptProgress(
     request_id=1, num_tokens=10, num_cached=4, num_processed=8, elapsed_ms=5.0

@@ -49,8 +49,7 @@ from milepost.protocol.messages import (
     Timings,
     ToEngine,
 )
-from milepost.workers.client import EngineClient, MediaContents
-from milepost.workers.waiting_line import WaitingLine
+from milepost.workers.client import EngineClient, MediaContents, WaitingLine
 
 TIMEOUT_S = 10.0
 TIMINGS = Timings(cache_n=0, prompt_n=2, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)

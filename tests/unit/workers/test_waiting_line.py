@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from milepost.errors import QueueFull
-from milepost.workers.waiting_line import WaitingLine, count_waiting
+from milepost.workers.client import WaitingLine, count_waiting
 
 
 @dataclass

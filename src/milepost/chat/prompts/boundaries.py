@@ -37,8 +37,7 @@ from milepost.chat.prompts.reply_matching import (
     ReplyCounts,
     ReplyMatcher,
 )
-from milepost.chat.templates.template import ChatTemplate
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, TemplateSet
 from milepost.kinds import TOOL_ROLES, BoundaryKind
 from milepost.lru import LruCache
 

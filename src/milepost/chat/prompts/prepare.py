@@ -47,12 +47,13 @@ from milepost.chat.replies.reply_plan import (
 )
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.chat.reply_memory.reply_store import ReplyContext, ReplyStore, read_parsed
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import TemplateSet
 from milepost.chat.vocab import Vocab
 from milepost.kinds import SYSTEM_ROLES
 from milepost.lru import LruCache
 from milepost.protocol.messages import Boundary, PromptInput, encode_tokens
 
+MAX_SHOWN = 16  # templates whose shown tokens are remembered, with and without tools; arbitrary
 MAX_HEADS = 256  # of conversations whose tools are remembered; arbitrary, some 100 bytes each
 
 
@@ -93,6 +94,7 @@ class PromptPreparer:
         self._tokenizer = PromptTokenizer(vocab)
         self._tools = ToolsMemory()
         self._special_tokens = SpecialTokens.of(vocab)
+        self._shown: LruCache[tuple[ReplyFormat, bool], tuple[int, ...]] = LruCache(MAX_SHOWN)
 
     @property
     def reply_counts(self) -> ReplyCounts:
@@ -139,11 +141,7 @@ class PromptPreparer:
             boundaries=boundaries,
             keeps_prompt_end=found.keeps_prompt_end,
             has_new_tools=self._tools.is_new(conversation),
-            shown_tokens=find_shown_tokens(
-                template.reply_format,
-                has_tools=conversation.tools is not None,
-                controls=self._vocab.control_texts(),
-            ),
+            shown_tokens=self._shown_tokens(template.reply_format, conversation),
             constraint=self._constraint(template.reply_format, options, is_open=is_open),
             reasoning=make_limit(options.reasoning, reasoning, self._vocab, is_open=is_open),
         )
@@ -201,6 +199,18 @@ class PromptPreparer:
             return found.generation_prompt or ""
         template = self.templates.choose(conversation)
         return find_generation_prompt(rendered, conversation, template)
+
+    def _shown_tokens(
+        self, reply_format: ReplyFormat, conversation: Conversation
+    ) -> tuple[int, ...]:
+        """Return the control tokens that are a part of the text of a reply."""
+        has_tools = conversation.tools is not None
+        shown = self._shown.get((reply_format, has_tools))
+        if shown is None:
+            controls = self._vocab.control_texts()
+            shown = find_shown_tokens(reply_format, has_tools=has_tools, controls=controls)
+            self._shown.put((reply_format, has_tools), shown)
+        return shown
 
     def _constraint(
         self, reply_format: ReplyFormat, options: PromptOptions, *, is_open: bool

@@ -14,8 +14,7 @@ from typing import Any
 from milepost.chat.formats.reply_format import ToolCallFormat
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
 from milepost.chat.templates.profile import TemplateProfile
-from milepost.chat.templates.template import ChatTemplate
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, TemplateSet
 from milepost.chat.templates.tool_fallback import ToolFallback
 from milepost.errors import ConfigurationError
 

@@ -242,6 +242,33 @@ class ChatTemplate:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class TemplateSet:
+    """The templates of a model."""
+
+    default: ChatTemplate
+    tool_use: ChatTemplate | None = None  # for requests with tools
+    is_fallback: bool = False  # the model has no template and none was given
+
+    def choose(self, conversation: Conversation) -> ChatTemplate:
+        """Return the template for a conversation."""
+        if conversation.tools and self.tool_use is not None:
+            return self.tool_use
+        return self.default
+
+    def render(
+        self,
+        conversation: Conversation,
+        *,
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """Render with the template for the conversation; see `ChatTemplate.render`."""
+        return self.choose(conversation).render(
+            conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
+        )
+
+
 def _speaks_of_tools(conversation: Conversation) -> bool:
     """Say whether there are tools, calls or results in a conversation."""
     return bool(conversation.tools) or any(

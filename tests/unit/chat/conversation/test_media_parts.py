@@ -23,8 +23,7 @@ from milepost.chat.conversation.sentinels import (
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.tokenizer import MemoLimits, PromptTokenizer
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 from milepost.errors import InvalidRequest, TemplateFailed
 
 TURN = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"

@@ -12,8 +12,7 @@ from milepost.api.openai.messages import parse_conversation
 from milepost.chat.conversation.conversation import Conversation
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, common_prefix
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries, TextBoundary
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 
 # In the manner of Qwen3.5: reasoning is opened by the generation prompt and dropped from history.
 OPENED_THINKING = CHATML_TOOLS.replace(

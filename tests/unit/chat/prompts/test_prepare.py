@@ -12,7 +12,7 @@ from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.prompts.prepare import PromptOptions, PromptPreparer
 from milepost.chat.replies.reply_plan import ReplyOptions, ReplyRules, ToolChoice
 from milepost.chat.reply_memory.reply_store import ReplyStore
-from milepost.chat.templates.template_set import load_templates
+from milepost.chat.templates.loading import load_templates
 from milepost.protocol.messages import decode_tokens
 
 CHATML = (

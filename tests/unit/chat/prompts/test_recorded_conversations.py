@@ -15,8 +15,7 @@ from milepost.chat.conversation.conversation import Conversation, make_conversat
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt, common_prefix
 from milepost.chat.prompts.boundaries import BoundaryFinder, PromptBoundaries
 from milepost.chat.prompts.tokenizer import PromptTokenizer
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 from milepost.errors import TemplateFailed
 
 # Template -> what it says to the conversations that it refuses: all about which messages may be

@@ -32,8 +32,7 @@ from milepost.chat.reply_memory.reply_store import (
     read_parsed,
 )
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 
 CONTROL = re.compile(
     r"<\|[\w/]+\|>|<[｜][^｜]*[｜]>|</?s>|\[/?[A-Z_]+\]|<(?:start|end)_of_turn>|<SPECIAL_\d+>|<\|\w+>|<\w+\|>"

@@ -15,8 +15,7 @@ from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.prompts.raw_prompts import tokenize_mixed, tokenize_raw
 from milepost.chat.prompts.tokenizer import MemoLimits, PromptTokenizer, SeamProbe
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 from milepost.chat.vocab import Vocab
 
 SMALL = MemoLimits(max_prompts=4, max_chars=5000, min_chars=1, max_lost_chars=40)

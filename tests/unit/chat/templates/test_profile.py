@@ -14,8 +14,7 @@ from milepost.chat.formats.reply_format import Affix
 from milepost.chat.templates.message_probe import GenerationPrompts
 from milepost.chat.templates.profile import TemplateProfile
 from milepost.chat.templates.report import describe_consequences, log_consequences
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 
 Frame = tuple[str, str]
 

@@ -25,8 +25,7 @@ from milepost.chat.formats.tagged_calls import TaggedBody
 from milepost.chat.prompts.boundaries import BoundaryFinder
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
-from milepost.chat.templates.template_set import TemplateSet
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 from milepost.chat.templates.tool_fallback import ToolFallback
 
 PLAIN = BUILTIN_TEMPLATES["chatml"]

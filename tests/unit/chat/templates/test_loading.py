@@ -10,7 +10,8 @@ from tests.fakes.vocab import FakeVocab
 
 from milepost.chat.conversation.conversation import Conversation, make_conversation
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
-from milepost.chat.templates.template_set import TemplateSet, load_templates
+from milepost.chat.templates.loading import load_templates
+from milepost.chat.templates.template import TemplateSet
 from milepost.errors import ConfigurationError
 
 TALK = make_conversation([{"role": "user", "content": "hi"}])

@@ -1,6 +1,6 @@
 """Chooses the chat templates of a model: its own, a built-in family, a text or a file.
 
-Used once at start, by the assembly of the front end; requests then ask `TemplateSet.choose`.
+Used once at start, by the assembly of the front end.
 """
 
 from __future__ import annotations
@@ -8,14 +8,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from milepost.chat.conversation.conversation import Conversation
-from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
-from milepost.chat.templates.template import ChatTemplate, SpecialTexts
+from milepost.chat.templates.template import ChatTemplate, SpecialTexts, TemplateSet
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError
 
@@ -23,33 +19,6 @@ logger = logging.getLogger(__name__)
 
 TOOL_USE = "tool_use"
 FALLBACK = "chatml"
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateSet:
-    """The templates of a model."""
-
-    default: ChatTemplate
-    tool_use: ChatTemplate | None = None  # for requests with tools
-    is_fallback: bool = False  # the model has no template and none was given
-
-    def choose(self, conversation: Conversation) -> ChatTemplate:
-        """Return the template for a conversation."""
-        if conversation.tools and self.tool_use is not None:
-            return self.tool_use
-        return self.default
-
-    def render(
-        self,
-        conversation: Conversation,
-        *,
-        add_generation_prompt: bool = True,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> RenderedPrompt:
-        """Render with the template for the conversation; see `ChatTemplate.render`."""
-        return self.choose(conversation).render(
-            conversation, add_generation_prompt=add_generation_prompt, kwargs=kwargs
-        )
 
 
 def load_templates(
