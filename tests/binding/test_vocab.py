@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
-from tests import models
+from tests import models, sentencepiece
 
 from milepost.errors import InvalidRequest
-from milepost.libllama import Vocab
+from milepost.libllama import Library, Model, ModelParams, Vocab
 
 TEXTS = [
     "",
@@ -105,3 +108,24 @@ def test_all_pieces_are_those_of_single_tokens(vocab: Vocab) -> None:
 def test_control_tokens_are_those_that_steer_the_model(vocab: Vocab) -> None:
     spelled = {vocab.token_bytes(token).decode() for token in vocab.control_tokens}
     assert spelled == set(models.CONTROL_TOKENS)
+
+
+@pytest.fixture(params=[True, False], ids=["puts a space", "puts none"])
+def sentencepiece_vocab(
+    request: pytest.FixtureRequest, library: Library, tmp_path: Path
+) -> Iterator[Vocab]:
+    path = sentencepiece.write_model(tmp_path / "sp.gguf", adds_space=request.param)
+    with Model(library, path, ModelParams(vocab_only=True)) as model:
+        yield model.vocab
+
+
+@pytest.mark.parametrize("text", ["", '"42"', "the", " the", "</s>", "ü", "\n", "\x02a"])
+def test_a_text_that_goes_on_gets_no_space(sentencepiece_vocab: Vocab, text: str) -> None:
+    found = sentencepiece_vocab.tokenize_continuation(text, parse_special=False)
+    assert b"".join(map(sentencepiece_vocab.token_bytes, found)) == text.encode()
+
+
+def test_a_control_token_that_goes_on_is_one(sentencepiece_vocab: Vocab) -> None:
+    end = sentencepiece_vocab.eos_token
+    assert sentencepiece_vocab.tokenize_continuation("</s>", parse_special=True) == [end]
+    assert sentencepiece_vocab.tokenize_continuation("</s>", parse_special=False) != [end]

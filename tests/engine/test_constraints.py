@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests import models
+from tests import models, sentencepiece
 from tests.engine.conftest import Engines
 from tests.engine.running import RunningEngine, prompt_tokens, running_engine
 
@@ -119,3 +120,30 @@ def test_the_first_answer_of_an_engine_may_have_a_constraint(
 ) -> None:
     with running_engine(tiny_models["full"]) as engine:
         assert engine.ask(PROMPT, **held('start: "now"')).text == "now"
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["puts a space", "puts none"])
+def sentencepiece_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningEngine]:
+    path = tmp_path_factory.mktemp("models") / "sentencepiece.gguf"
+    sentencepiece.write_model(path, adds_space=request.param)
+    with running_engine(path) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        ('start: %json {"const": "42"}', '"42"'),
+        ('start: %json {"const": {"a": ["the 42"]}}', '{"a":["the 42"]}'),
+        ('start: "<tool_call>"', "<tool_call>"),
+        ('start: "the" " the" "42"', "the the42"),
+        ('start: " 4\\n\\tü日▁x"', " 4\n\tü日▁x"),  # the tokenizer makes a space of "▁"
+    ],
+)
+def test_what_must_come_comes_with_a_sentencepiece_vocabulary(
+    sentencepiece_engine: RunningEngine, grammar: str, text: str
+) -> None:
+    answer = sentencepiece_engine.ask(PROMPT, max_tokens=60, **held(grammar))
+    assert (answer.text, answer.reason) == (text, "eos")

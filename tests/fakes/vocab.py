@@ -32,6 +32,10 @@ class FakeVocab:
             tokens += [self._specials[part]] if part in parsed else part.encode()
         return tokens
 
+    def tokenize_continuation(self, text: str, *, parse_special: bool) -> list[int]:
+        """Return the same: no text gets a space here."""
+        return self.tokenize(text, add_special=False, parse_special=parse_special)
+
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token."""
         if token < NUM_BYTES:
@@ -83,7 +87,15 @@ class MergingVocab:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the tokens, the longest merges first."""
-        tokens = [self.bos_token] if add_special and self.adds_bos else []
+        bos = [self.bos_token] if add_special and self.adds_bos else []
+        return bos + self._tokenize(text, parse_special, " " if self._puts_space else "")
+
+    def tokenize_continuation(self, text: str, *, parse_special: bool) -> list[int]:
+        """Return the tokens without a space before the text."""
+        return self._tokenize(text, parse_special, "")
+
+    def _tokenize(self, text: str, parse_special: bool, before: str) -> list[int]:
+        tokens: list[int] = []
         parts = [text]
         if parse_special and self._controls:
             longest_first = sorted(self._controls, key=len, reverse=True)
@@ -92,7 +104,7 @@ class MergingVocab:
             if parse_special and part in self._controls:
                 tokens.append(self._controls[part])
             else:
-                tokens += self.split((" " if self._puts_space else "") + part)
+                tokens += self.split(before + part)
         return tokens
 
     def split(self, text: str, rng: random.Random | None = None) -> list[int]:

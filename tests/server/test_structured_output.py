@@ -10,7 +10,7 @@ from typing import Any, Literal
 import openai
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
-from tests import models
+from tests import models, sentencepiece
 from tests.conftest import StartServer
 from tests.processes import running_server
 
@@ -160,3 +160,18 @@ def test_smollm2_takes_two_steps_with_a_tool(
     assert second.usage is not None
     assert second.usage.prompt_tokens_details is not None
     assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 0
+
+
+def test_replies_are_held_with_a_sentencepiece_vocabulary(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(sentencepiece.write_model(tmp_path / "sentencepiece.gguf"), "-t", "1")
+    const = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": "42"}}}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        ask: Any = client.chat.completions.create
+        answer = ask(**options(response_format=const))
+        called = ask(**options(tools=TOOLS, tool_choice=NAMED, parallel_tool_calls=False))
+    assert answer.choices[0].message.content == '"42"'
+    (call,) = called.choices[0].message.tool_calls
+    assert Find.model_validate_json(call.function.arguments)
+    assert [one.choices[0].finish_reason for one in (answer, called)] == ["stop", "tool_calls"]

@@ -40,6 +40,9 @@ class Vocab(Protocol):
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return the tokens of `text`; spelled control tokens become tokens if parse_special."""
 
+    def tokenize_continuation(self, text: str, *, parse_special: bool) -> list[int]:
+        """Return the tokens of a text that goes on from another one: no space is put before it."""
+
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of one token, control tokens included."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from milepost.arrays import Tokens
 from milepost.errors import InvalidRequest, NotSupported
-from milepost.libllama import Candidates, Grammar, Library, Model, Vocab
+from milepost.libllama import Candidates, Grammar, Library, Model, Vocab, encode_text
 from milepost.lru import LruCache
 from milepost.protocol.messages import Generate
 
@@ -199,10 +200,38 @@ class TokenTable:
         self.special_token_ids = [*sorted(special), self.eos_token_id]
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Return the tokens that the model was trained to write a text with."""
-        if isinstance(text, bytes):
-            text = text.decode(errors="replace")
-        return self._vocab.tokenize(text, add_special=False, parse_special=False)
+        """Return the tokens that the model was trained to write a text with.
+
+        They spell the text to the byte: where a grammar leaves no choice, llguidance makes a mask
+        of the first one, and another byte would be the end of the answer.
+        """
+        data = encode_text(text) if isinstance(text, str) else text
+        tokens = self._vocab.tokenize_continuation(
+            data.decode(errors="replace"), parse_special=False
+        )
+        if b"".join(self.tokens[token] for token in tokens) == data:
+            return tokens
+        return self._spell(data)
+
+    def _spell(self, data: bytes) -> list[int]:
+        """Return tokens of bytes that the tokenizer reads as others: it makes a space of "▁"."""
+        tokens, done = [], 0
+        while done < len(data):
+            ends = range(min(len(data), done + self._longest), done, -1)
+            end = next((end for end in ends if data[done:end] in self._by_bytes), 0)
+            if not end:
+                break  # there is no token for this byte; it ends the answer when it must come
+            tokens.append(self._by_bytes[data[done:end]])
+            done = end
+        return tokens
+
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        return {token_bytes: token for token, token_bytes in enumerate(self.tokens) if token_bytes}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._by_bytes))
 
 
 def make_table(vocab: Vocab) -> LLTokenizer:

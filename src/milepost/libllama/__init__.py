@@ -8,7 +8,7 @@ from milepost.libllama.context import Context, ContextParams
 from milepost.libllama.loader import PINNED_XLLAMACPP, Library, open_library
 from milepost.libllama.model import Model, ModelParams
 from milepost.libllama.sampler_chain import Candidates, Grammar, SamplerChain
-from milepost.libllama.vocab import NO_TOKEN, Vocab
+from milepost.libllama.vocab import NO_TOKEN, Vocab, encode_text
 
 __all__ = [
     "NO_TOKEN",
@@ -23,5 +23,6 @@ __all__ = [
     "ModelParams",
     "SamplerChain",
     "Vocab",
+    "encode_text",
     "open_library",
 ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 NO_TOKEN = -1  # LLAMA_TOKEN_NULL
 ATTR_CONTROL = 1 << 3  # enum llama_token_attr
 TOKEN_BUFFER_BYTES = 256  # arbitrary; longer tokens are asked for again
+LEAD = "\x02"  # joins with nothing: no vocabulary has a token with it and other text
 
 
 class Vocab:
@@ -94,6 +95,24 @@ class Vocab:
         if count < 0:
             raise NativeCallFailed(f"llama_tokenize of {len(data)} bytes failed with {count}")
         return list(self._ffi.unpack(buffer, count)) if count else []
+
+    def tokenize_continuation(self, text: str, *, parse_special: bool) -> list[int]:
+        """Return the tokens of a text that goes on from another one.
+
+        As `tokenize`, but without the space that some SentencePiece vocabularies put before all
+        that begins (`add_space_prefix`).
+        """
+        if not self._adds_space:
+            return self.tokenize(text, add_special=False, parse_special=parse_special)
+        lead = self.tokenize(LEAD, add_special=False, parse_special=False)
+        return self.tokenize(LEAD + text, add_special=False, parse_special=parse_special)[
+            len(lead) :
+        ]
+
+    @cached_property
+    def _adds_space(self) -> bool:
+        tokens = self.tokenize("a", add_special=False, parse_special=False)
+        return self.detokenize(tokens, special=True).startswith(" ")
 
     def token_bytes(self, token: int, *, special: bool = True) -> bytes:
         """Return the bytes of one token, which may be a part of a UTF-8 character.

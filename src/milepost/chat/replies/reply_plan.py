@@ -127,13 +127,13 @@ def make_limit(
     if reasoning is None or options.max_tokens == NO_LIMIT:
         return None
     start, end = reasoning.start.strip(), reasoning.end.strip()
-    message = vocab.tokenize(options.message, add_special=False, parse_special=False)
+    message = vocab.tokenize_continuation(options.message, parse_special=False)
     return ReasoningLimit(
         start=start,
         end=end,
         is_open=is_open,
         max_tokens=options.max_tokens,
-        ending=(*message, *vocab.tokenize(end, add_special=False, parse_special=True)),
+        ending=(*message, *vocab.tokenize_continuation(end, parse_special=True)),
     )
 
 
