@@ -24,6 +24,7 @@ import uvicorn
 import uvloop
 
 from milepost.api.app import create_app
+from milepost.api.http_protocol import HttpProtocol
 from milepost.api.server import ServedModel, Server
 from milepost.chat.prompts.prepare import PromptPreparer
 from milepost.chat.reply_memory.reply_disk import ReplyDisk
@@ -194,6 +195,8 @@ def make_http_server(server: Server) -> uvicorn.Server:
     return HttpServer(
         uvicorn.Config(
             app,
+            http=HttpProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

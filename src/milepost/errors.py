@@ -9,6 +9,7 @@ MilepostError
 ├── NotFound                  404  no such model, route or object
 │   └── MethodNotAllowed      405  the route exists, but not with this method
 ├── BodyTooLarge              413  the request body is over the limit
+├── EncodingNotSupported      415  the request body is compressed in a way that is not read
 ├── ClientLeft                499  the client went away; nobody reads the answer
 ├── Unavailable               503  try again: loading or restarting
 │   ├── QueueFull             503  as many requests wait as may
@@ -100,6 +101,13 @@ class BodyTooLarge(MilepostError):
     """The request body is over the limit."""
 
     http_status = 413
+    kind = "invalid_request_error"
+
+
+class EncodingNotSupported(MilepostError):
+    """The request body is compressed in a way that is not read."""
+
+    http_status = 415
     kind = "invalid_request_error"
 
 

@@ -65,7 +65,7 @@ OWNERS = {
     "pydantic": {"api"},
     "fastapi": {"api", "assemble"},
     "starlette": {"api", "assemble"},
-    "uvicorn": {"assemble"},
+    "uvicorn": {"api", "assemble"},
     "huggingface_hub": {"cli"},
     "click": {"cli"},
     "httpx": {"bench", "client"},

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from milepost.errors import (
     AuthenticationFailed,
     ContextExceeded,
+    EncodingNotSupported,
     InvalidRequest,
     MethodNotAllowed,
     MilepostError,
@@ -74,6 +75,8 @@ def error_response(error: Exception) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, AuthenticationFailed):
         headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, EncodingNotSupported):
+        headers["Accept-Encoding"] = "gzip"
     return Response(
         msgspec.json.encode(body),
         status_code=body.error.code,

@@ -32,7 +32,7 @@ KEY = "milepost.record"  # in the ASGI scope
 MAX_REQUESTS = 256  # the engine remembers as many for pins and drops
 KEYLESS_PATHS = frozenset({"/", "/health", "/v1/health"})  # llama-server's choice
 QUIET_PATHS = frozenset({"/health", "/v1/health", "/metrics"})  # polled: logged as DEBUG
-METHODS = "GET, POST, DELETE, OPTIONS"
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class RequestGate:
                 self._check_key(Headers(scope=scope))
             if scope["path"] != "/":
                 self._check_ready()
-            await self._app(scope, receive, send)
+            await self._app(as_get(scope), receive, send)
         except ClientLeft:
             record.was_abandoned = True
         except Exception as error:  # the edge: nothing may reach the HTTP server as a traceback
@@ -197,6 +197,14 @@ class RequestGate:
         matches = [hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys]
         if not any(matches):
             raise AuthenticationFailed("Invalid API Key")
+
+
+def as_get(scope: Scope) -> Scope:
+    """Return a scope as the routes know it: a HEAD is a GET, whose body the HTTP server leaves out.
+
+    Nothing of ours streams an answer to a GET, so its length is known.
+    """
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
 
 def _noting(send: Send, record: RequestRecord) -> Send:

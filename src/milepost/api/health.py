@@ -23,12 +23,12 @@ def build_health_router(server: Server) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
 
-    @router.api_route("/health", methods=["GET", "HEAD"])
-    @router.api_route("/v1/health", methods=["GET", "HEAD"])
+    @router.get("/health")
+    @router.get("/v1/health")
     async def health() -> Response:
         return JsonResponse(Health())
 
-    @router.api_route("/", methods=["GET", "HEAD"])
+    @router.get("/")
     async def root() -> Response:
         return PlainTextResponse(
             f"milepost {__version__} serves {server.choose_model().name}.\n"

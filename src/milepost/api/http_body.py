@@ -17,7 +17,10 @@ writes it while it watches the client.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
+import re
+import zlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -29,7 +32,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from milepost.api.error_responses import describe_error, log_error
-from milepost.errors import BodyTooLarge, ClientLeft, InvalidRequest
+from milepost.errors import BodyTooLarge, ClientLeft, EncodingNotSupported, InvalidRequest
 
 MAX_SHOWN_CHARS = 60  # of a value that is quoted in an error
 WANTED = {  # pydantic's type of error -> what would have been right
@@ -50,6 +53,18 @@ WANTED = {  # pydantic's type of error -> what would have been right
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
 }
+
+# Of request bodies: by their names in HTTP, whether they are gzip.
+ENCODINGS = {"": False, "identity": False, "gzip": True, "x-gzip": True}
+GZIP_WBITS = 16 + zlib.MAX_WBITS
+MAX_PART_BYTES = 1 << 20  # that are decompressed at once: some milliseconds
+# The escapes of a JSON text, one after the other. A pair of surrogates is one character.
+ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\.",
+    re.DOTALL,
+)
 
 Number = Annotated[float, Strict()]
 Boolean = Annotated[bool, Strict()]
@@ -88,11 +103,18 @@ M = TypeVar("M", bound=RequestModel)
 
 
 def parse_body(model: type[M], body: bytes) -> M:
-    """Read a request body; raises InvalidRequest that names the first field that is wrong."""
+    """Read a request body; raises InvalidRequest that names the first field that is wrong.
+
+    Halves of surrogate pairs are read as U+FFFD: clients that cut texts between 16-bit units put
+    them into their histories, and must not be locked out of these.
+    """
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=True)[0]
+    mended = ESCAPES.sub(_mend_escape, body) if details["type"] == "json_invalid" else body
+    if mended != body:
+        return parse_body(model, mended)
     raise _explain(details, body)
 
 
@@ -121,25 +143,33 @@ class JsonResponse(Response):
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body of a request.
+    """Return the body of a request, decompressed and without a byte order mark.
 
     Raises BodyTooLarge as soon as it is known to be over the limit: from Content-Length, or while
-    a body without one arrives. What the client still sends is thrown away by the HTTP server.
+    a body without one arrives, or is decompressed. What the client still sends is thrown away by
+    the HTTP server. Raises EncodingNotSupported for a compression that is not read.
     """
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ENCODINGS:
+        raise EncodingNotSupported(
+            f"the request body has the content encoding {quote(encoding)}; "
+            "send it as it is, or compressed with gzip"
+        )
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
     chunks: list[bytes] = []
     num_bytes = 0
     try:
-        async for chunk in request.stream():
-            num_bytes += len(chunk)
+        parts = request.stream()
+        async for part in _decompress(parts) if ENCODINGS[encoding] else parts:
+            num_bytes += len(part)
             if num_bytes > max_bytes:
                 raise _too_large(num_bytes, max_bytes)
-            chunks.append(chunk)
+            chunks.append(part)
     except ClientDisconnect as error:
         raise ClientLeft("the client left while it sent the request") from error
-    return b"".join(chunks)
+    return b"".join(chunks).removeprefix(codecs.BOM_UTF8)
 
 
 class StreamSource(Protocol):
@@ -227,6 +257,30 @@ class EventStreamResponse(Response):
                 continue
             await send({"type": "http.response.body", "body": PING, "more_body": True})
             self._last_sent_s = now()
+
+
+async def _decompress(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the bytes of a gzip file in parts of a bounded size; between them others may go on."""
+    gzip = zlib.decompressobj(wbits=GZIP_WBITS)
+    has_any = False
+    try:
+        async for part in parts:
+            while part:
+                if gzip.eof:  # another file follows, which is as if it were the same
+                    gzip = zlib.decompressobj(wbits=GZIP_WBITS)
+                has_any = True
+                yield gzip.decompress(part, MAX_PART_BYTES)
+                part = gzip.unconsumed_tail or gzip.unused_data
+                await asyncio.sleep(0)
+    except zlib.error as error:
+        raise InvalidRequest(f"the request body is not valid gzip: {error}") from None
+    if has_any and not gzip.eof:
+        raise InvalidRequest("the request body is not valid gzip: its end is missing")
+
+
+def _mend_escape(found: re.Match[bytes]) -> bytes:
+    """Return an escape of a JSON text, U+FFFD for half a surrogate pair."""
+    return rb"\ufffd" if found["half"] else found[0]
 
 
 def _explain(details: ErrorDetails, body: bytes) -> InvalidRequest:

@@ -7,9 +7,15 @@ headers and no keys. `assemble` puts it around the app when it is asked for.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import datetime
+import gzip
+import io
+import json
 import logging
+import re
 import time
+import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +33,9 @@ logger = logging.getLogger(__name__)
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 # The whole file is written each time: its first line holds all messages. Arbitrary.
 WRITE_INTERVAL_S = 10.0
+GZIP_MAGIC = b"\x1f\x8b"  # no JSON text begins with it
+MAX_PLAIN_BYTES = 1 << 28  # of a compressed body; arbitrary: more than the server takes
+SURROGATES = re.compile("[\ud800-\udfff]")
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -140,10 +149,10 @@ def open_recording(path: Path) -> Recording:
 def read_exchange(exchange: _Exchange, *, comes_after_restart: bool) -> RecordedRequest | None:
     """Return the request that was exchanged; None when it is no chat."""
     try:
-        body = msgspec.json.decode(exchange.request)
+        body = _read_request(bytes(exchange.request))
         messages, tools = body["messages"], body.get("tools") or []
         is_chat = messages and all(isinstance(message, dict) for message in messages)
-    except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError):
         return None
     if not is_chat or not isinstance(tools, list):
         return None
@@ -160,6 +169,19 @@ def read_exchange(exchange: _Exchange, *, comes_after_restart: bool) -> Recorded
         finish_reason=finish_reason,
         comes_after_restart=comes_after_restart,
     )
+
+
+def _read_request(body: bytes) -> Any:
+    """Return what a request says, however the client has written its body."""
+    if body.startswith(GZIP_MAGIC):
+        with gzip.open(io.BytesIO(body)) as file:
+            body = file.read(MAX_PLAIN_BYTES)
+    body = body.removeprefix(codecs.BOM_UTF8)
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:  # it does not take halves of surrogate pairs, which servers do
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+        return msgspec.json.decode(SURROGATES.sub("\ufffd", text))
 
 
 def _read_answer(answer: bytes) -> tuple[Message, bool, str]:

@@ -87,7 +87,7 @@ def test_options_invite_no_foreign_origin(api: Api) -> None:
     response = api.request("OPTIONS", "/v1/chat/completions", headers=headers)
 
     assert response.status_code == 204
-    assert response.headers["allow"] == "GET, POST, DELETE, OPTIONS"
+    assert response.headers["allow"] == "GET, HEAD, POST, DELETE, OPTIONS"
     assert not [name for name in response.headers if name.startswith("access-control")]
 
 

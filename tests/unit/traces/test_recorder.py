@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import stat
@@ -15,6 +16,7 @@ from milepost.traces.recorder import Recorder
 from milepost.traces.trace import TraceRequest, read_trace
 
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5}
+HALVED = rb'{"messages": [{"role": "user", "content": "cut \ud83d"}]}'
 ANSWER = {
     "choices": [
         {"message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"},
@@ -108,6 +110,27 @@ def test_a_client_that_left_is_recorded(
 
     assert request.markers["stop"] == "aborted"
     assert request.cancel_after_fraction == fraction
+
+
+@pytest.mark.parametrize(
+    ("body", "content"),
+    [
+        (gzip.compress(json.dumps(BODY).encode()), "Hello"),
+        (b"\xef\xbb\xbf" + json.dumps(BODY).encode(), "Hello"),
+        (
+            HALVED,
+            "cut \ufffd",
+        ),
+    ],
+)
+def test_a_body_is_read_as_the_server_reads_it(tmp_path: Path, body: bytes, content: str) -> None:
+    (request,) = recorded(App(json.dumps(ANSWER).encode()), tmp_path, body=body)
+    assert request.messages == [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("body", [b"\x1f\x8b??", gzip.compress(b"{}")[:-3], b"[", b"\xff"])
+def test_a_body_that_cannot_be_read_is_passed_over(tmp_path: Path, body: bytes) -> None:
+    assert recorded(App(json.dumps(ANSWER).encode()), tmp_path, body=body) == []
 
 
 @pytest.mark.parametrize(
