@@ -55,7 +55,9 @@ def test_a_compressed_body_is_no_larger_than_others(api: Api) -> None:
         assert "over the limit of 1048576" in error_of(response)
 
 
-@pytest.mark.parametrize("body", [b"no gzip", gzip.compress(json.dumps(CHAT).encode())[:-5]])
+@pytest.mark.parametrize(
+    "body", [b"no gzip", gzip.compress(json.dumps(CHAT).encode())[:-5]], ids=["other", "cut"]
+)
 def test_damage_in_a_compressed_body_is_named(api: Api, body: bytes) -> None:
     response = send(api, body, GZIP)
     assert response.status_code == 400

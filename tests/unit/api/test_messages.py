@@ -126,6 +126,20 @@ def test_tools_keep_what_describes_them() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"tool_calls": []}, {"tool_calls": None, "content": None}, {"content": []}]
+)
+def test_a_reply_may_be_empty(fields: dict[str, Any]) -> None:
+    (_, reply, _) = parse_conversation([USER, {"role": "assistant", **fields}, USER]).messages
+    assert reply == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize("function", [{"name": ""}, {"name": None}, {}])
+def test_a_call_in_a_history_may_have_no_name(function: dict[str, Any]) -> None:
+    (reply,) = parse_conversation([assistant(call(function=function))]).messages
+    assert reply["tool_calls"][0]["function"]["name"] == ""
+
+
 def test_empty_tools_are_no_tools() -> None:
     assert parse_conversation([USER], [], []).tools is None
 
@@ -156,13 +170,15 @@ def test_documents_come_through() -> None:
             'messages[0].content[0].type is "poem"; use',
         ),
         ([{"role": "user", "content": [{}]}], "messages[0].content[0].type is missing"),
-        ([USER, {"role": "assistant"}], "messages[1] has neither content nor tool_calls"),
         ([{**USER, "name": 7}], "messages[0].name must be a string or left out, not 7"),
         ([{**USER, "tool_calls": [call()]}], "messages[0].tool_calls belongs into assistant"),
         ([assistant() | {"tool_calls": "x"}], 'messages[0].tool_calls must be a list, not "x"'),
         ([assistant("x")], "messages[0].tool_calls[0] must be an object with a function"),
         ([assistant(call(), call(type="x"))], 'messages[0].tool_calls[1].type is "x"'),
-        ([assistant(call(function={}))], "messages[0].tool_calls[0].function.name must be a"),
+        (
+            [assistant(call(function={"name": 7}))],
+            "messages[0].tool_calls[0].function.name must be a string, not 7",
+        ),
         ([assistant(call(7))], "messages[0].tool_calls[0].function.arguments must be JSON text"),
         ([assistant(call(id=7))], "messages[0].tool_calls[0].id must be a string or left out"),
     ],

@@ -122,13 +122,18 @@ def test_a_client_that_left_is_recorded(
             "cut \ufffd",
         ),
     ],
+    ids=["gzip", "mark", "half a pair"],
 )
 def test_a_body_is_read_as_the_server_reads_it(tmp_path: Path, body: bytes, content: str) -> None:
     (request,) = recorded(App(json.dumps(ANSWER).encode()), tmp_path, body=body)
     assert request.messages == [{"role": "user", "content": content}]
 
 
-@pytest.mark.parametrize("body", [b"\x1f\x8b??", gzip.compress(b"{}")[:-3], b"[", b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"\x1f\x8b??", gzip.compress(b"{}")[:-3], b"[", b"\xff"],
+    ids=["no gzip", "cut", "no JSON", "no text"],
+)
 def test_a_body_that_cannot_be_read_is_passed_over(tmp_path: Path, body: bytes) -> None:
     assert recorded(App(json.dumps(ANSWER).encode()), tmp_path, body=body) == []
 

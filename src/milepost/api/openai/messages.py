@@ -47,8 +47,8 @@ def parse_conversation(
     """Check the `messages`, `tools` and `documents` of a request.
 
     Null content becomes "", fields that are not known are left out. Tool-call arguments may be any
-    text: a client that sends back what a model wrote must not be locked out of its conversation by
-    one bad call.
+    text, a call may have no name, and a reply may be empty: a client that sends back what a model
+    wrote must not be locked out of its conversation by one bad reply.
 
         {"type": "text", "text": "…", "cache_control": {"type": "ephemeral"}}        Anthropic's
         {"type": "text", "text": "…", "prompt_cache_breakpoint": {"mode": "explicit"}}  OpenAI's
@@ -89,11 +89,8 @@ def _parse_message(message: object, where: str) -> Message:
 
 
 def _parse_content(message: dict[str, Any], where: str) -> str | list[ContentPart]:
-    if "content" not in message:
-        if message["role"] != "assistant":
-            raise _invalid(f'{where}.content is missing; send a string, "" if there is no text')
-        if not message.get("tool_calls") and not message.get("reasoning_content"):
-            raise _invalid(f"{where} has neither content nor tool_calls; send one of them")
+    if "content" not in message and message["role"] != "assistant":
+        raise _invalid(f'{where}.content is missing; send a string, "" if there is no text')
     content = message.get("content")
     if not isinstance(content, str | list | None):
         raise _invalid(f"{where}.content must be a string or a list of parts, not {quote(content)}")
@@ -157,14 +154,14 @@ def _parse_tool_call(call: object, where: str) -> dict[str, Any]:
     if call.get("type", "function") != "function":
         raise _invalid(f"{where}.type is {quote(call['type'])}; only 'function' works")
     name = call["function"].get("name")
-    if not isinstance(name, str) or not name:
-        raise _invalid(f"{where}.function.name must be a non-empty string, not {quote(name)}")
+    if not isinstance(name, str | None):
+        raise _invalid(f"{where}.function.name must be a string, not {quote(name)}")
     arguments = call["function"].get("arguments")
     if not isinstance(arguments, str | dict | None):
         raise _invalid(
             f"{where}.function.arguments must be JSON text or an object, not {quote(arguments)}"
         )
-    function = {"name": name, "arguments": arguments}
+    function = {"name": name or "", "arguments": arguments}
     parsed: dict[str, Any] = {"type": "function", "function": function}
     call_id = call.get("id")
     if call_id is not None:
