@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from milepost.kinds import MemoryKind
@@ -32,10 +31,6 @@ class CacheTraits:
     def of_kind(cls, kind: MemoryKind) -> CacheTraits:
         """Return the traits of a memory whose cells and states can be stored apart."""
         return cls(kind, has_segments=kind != "recurrent", has_states=kind != "full")
-
-    def as_whole(self) -> CacheTraits:
-        """Return the traits where they cannot: each state holds the whole sequence."""
-        return dataclasses.replace(self, has_segments=False, has_states=True)
 
 
 @dataclass(frozen=True, slots=True)
