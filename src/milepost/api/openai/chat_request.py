@@ -228,10 +228,13 @@ def parse_tools(
             continue
         is_exact = function.get("strict") is True
         schema = function.get("parameters") or {"type": "object", "properties": {}}
-        if is_exact or choice.must_call:
-            where = f"tools[{index}].function.parameters"
+        is_held, place = is_exact or choice.must_call, f"tools[{index}]"
+        if is_held:
+            where = f"{place}.function.parameters"
             schema = prepare_schema(schema, where, checker, is_exact=is_exact)
-        callable_tools.append(CallableTool(function["name"], schema, is_exact or choice.must_call))
+        callable_tools.append(
+            CallableTool(function["name"], schema, is_held, keeps_order=is_exact, place=place)
+        )
     return tuple(callable_tools)
 
 

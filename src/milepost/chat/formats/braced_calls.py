@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.call_texts import read_surroundings
-from milepost.chat.formats.grammar_writer import GrammarWriter, seq
+from milepost.chat.formats.grammar_writer import (
+    SPACE,
+    GrammarWriter,
+    choice,
+    quote_regex,
+    seq,
+)
 from milepost.chat.formats.json_text import ArgumentWriter, escape, quote
 from milepost.chat.formats.literal_values import LiteralDialect, LiteralWriter
 from milepost.chat.formats.probe_texts import KEYS, NAMES, VALUES, CallTexts
@@ -31,7 +37,9 @@ from milepost.chat.formats.text_source import Malformed, Steps, Stops, TextSourc
 MAX_DEPTH = 32  # of nested values; arbitrary
 MAX_KEY_CHARS = 1024  # arbitrary
 BARE = re.compile(r"[^,{}\[\]]+")  # a number, a word
-KEY_TERMINAL = "[A-Za-z_][A-Za-z0-9_.\\x2d]{0,63}"
+# A key without quotes ends at a colon. One that begins otherwise is safe from being a quote.
+BARE_KEY = re.compile(r"[^\s:,{}\[\]\"'<>|]([^:,{}\"<>|\n]*[^\s:,{}\"<>|])?")
+KEY_TERMINAL = r"[^\s:,{}\[\]\x22'<>|\x2f]([^:,{}\x22<>|\n]{0,126}[^\s:,{}\x22<>|])?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +85,14 @@ class BracedBody(CallBody):
         self, tool: CallableTool, form: ToolCallFormat, writer: GrammarWriter
     ) -> str:
         """Return an expression for a call of one tool."""
-        values = LiteralWriter(_make_dialect(self.quote), tool.schema, writer)
-        arguments = values.value(
-            {**tool.schema, "type": "object"} if tool.is_strict else {"type": "object"}
-        )
+        dialect = _make_dialect(self.quote)
+        values = LiteralWriter(dialect, tool.schema, writer, keeps_order=tool.keeps_order)
+        arguments = values.object(tool.schema if tool.is_strict else {})
         return seq(writer.exact(self.name_start), writer.plain(tool.name), arguments)
+
+    def can_write_name(self, name: str) -> bool:
+        """Names end at a brace."""
+        return "{" not in name and name == name.strip()
 
     def write_call_text(self, call: WrittenCall) -> str:
         """Return a call without white space between its parts."""
@@ -109,9 +120,14 @@ class BracedBody(CallBody):
         if isinstance(value, list):
             return f"[{','.join(map(self._write_value, value))}]"
         if isinstance(value, Mapping):
-            pairs = (f"{key}:{self._write_value(item)}" for key, item in value.items())
+            pairs = (
+                f"{self._write_key(key)}:{self._write_value(item)}" for key, item in value.items()
+            )
             return f"{{{','.join(pairs)}}}"
         return quote(value)
+
+    def _write_key(self, key: str) -> str:
+        return key if BARE_KEY.fullmatch(key) else self.quote + key + self.quote
 
 
 def _read_key(source: TextSource, body: BracedBody) -> Steps[str]:
@@ -180,18 +196,38 @@ def _refuse(name: str) -> None:
 
 
 def _make_dialect(mark: str) -> LiteralDialect:
+    def write_any_string(writer: GrammarWriter) -> str:
+        return seq(writer.exact(mark), writer.short_until(mark, r"(.|\n)*"))
+
+    def write_strings(texts: Sequence[str], writer: GrammarWriter) -> str:
+        named = [text for text in texts if text]
+        words = writer.words(map(quote_regex, named)) if named else ""
+        inner = writer.optional(words) if len(named) < len(texts) else words
+        return seq(writer.exact(mark), inner, writer.exact(mark))
+
+    def write_any_key(names: Sequence[str], writer: GrammarWriter) -> str:
+        colon = f"{SPACE}:{SPACE}"
+        bare = writer.pattern(KEY_TERMINAL + colon)
+        listed = [name for name in names if BARE_KEY.fullmatch(name)]
+        if listed:
+            bare = writer.other_than(bare, writer.words(map(quote_regex, listed), end=colon))
+        return choice(bare, seq(write_any_string(writer), writer.pattern(colon)))
+
+    def write_key(name: str, writer: GrammarWriter) -> str:
+        if BARE_KEY.fullmatch(name):
+            return writer.plain(name)
+        return write_strings([name], writer)
+
     return LiteralDialect(
+        name="braces",
         true="true",
         false="false",
         null="null",
-        write_any_string=lambda writer: seq(
-            writer.exact(mark), writer.short_until(mark, r"(.|\n)*")
-        ),
-        write_string=lambda text, writer: seq(
-            writer.exact(mark), writer.plain(text), writer.exact(mark)
-        ),
-        write_any_key=lambda writer: writer.pattern(KEY_TERMINAL),
-        write_key=lambda name, writer: writer.plain(name),
+        space=SPACE,
+        write_any_string=write_any_string,
+        write_strings=write_strings,
+        write_any_key=write_any_key,
+        write_key=write_key,
     )
 
 

@@ -10,11 +10,10 @@ from typing import Any
 from milepost.chat.formats.grammar_writer import Schema
 from milepost.errors import InvalidRequest
 
-DEFINITIONS: tuple[str, ...] = ("$defs", "definitions")
 # Of an object whose members are written one by one. llguidance overflows its stack, which ends the
 # process, at chains of rules that several thousand make; they may nest in objects.
 MAX_PROPERTIES = 128
-MAX_REF_DEPTH = 8  # of references to references; arbitrary
+REFERENCE_KEYS = ("$id", "$schema", "x-guidance")  # that count at the root of a document only
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,11 @@ class CallableTool:
 
     name: str
     schema: Schema  # of its arguments, an object
-    # Whether arguments follow the schema to the letter, its order of properties included. Without
-    # it they are only sure to be an object: a fixed order would keep models from what they mean.
+    # Whether arguments follow the schema. Without it they are only sure to be an object: a fixed
+    # order would keep models from what they mean.
     is_strict: bool
+    keeps_order: bool = True  # of properties as in the schema; else they may be sorted, too
+    place: str = "tools"  # in the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ class Property:
 
 
 def properties_of(schema: Schema) -> list[Property]:
-    """Return the arguments that a schema names, in its order.
+    """Return the properties that a resolved schema names, in its order.
 
     Raises InvalidRequest for more than can be written into a grammar one by one.
     """
-    parts = _named_parts(schema)
+    parts = named_properties(schema)
     if len(parts) > MAX_PROPERTIES:
         raise InvalidRequest(
             f"the parameters of a tool have {len(parts)} properties in one object; a call that "
@@ -50,104 +51,59 @@ def properties_of(schema: Schema) -> list[Property]:
             "or do without 'strict' and a 'tool_choice' that asks for calls",
             param="tools",
         )
+    return parts
+
+
+def named_properties(schema: Schema) -> list[Property]:
+    """Return the properties that a resolved schema names, however many."""
+    named = schema.get("properties")
+    required = schema.get("required")
+    listed = required if isinstance(required, list) else []
+    names = [name for name in listed if isinstance(name, str)]
+    named = named if isinstance(named, dict) else {}
+    wanted = set(names)
+    parts = [(name, part, name in wanted) for name, part in named.items()]
+    parts += [(name, True, True) for name in dict.fromkeys(names) if name not in named]
     return [
         Property(name, part if isinstance(part, dict | bool) else {}, is_required)
         for name, part, is_required in parts
     ]
 
 
+def orders_of(properties: list[Property], *, keeps_order: bool) -> list[list[Property]]:
+    """Return the orders in which properties may stand: theirs, and the sorted one."""
+    in_order = sorted(properties, key=lambda one: one.name)
+    return [properties] if keeps_order or in_order == properties else [properties, in_order]
+
+
 def takes_others(schema: Schema) -> bool:
     """Return whether a schema asks for arguments that it does not name."""
-    extra = schema.get("additionalProperties", not _named_parts(schema))
+    extra = schema.get("additionalProperties", not named_properties(schema))
     return extra is not False
 
 
-def takes_any(schema: Schema) -> bool:
-    """Return whether a schema asks for arguments at all."""
-    return bool(_named_parts(schema)) or takes_others(schema)
-
-
-def as_root(part: Schema | bool, root: Schema) -> Schema:
+def as_root(part: Schema | bool, root: Mapping[str, Any]) -> Schema:
     """Return a part of a schema so that it can stand alone: with what it may refer to."""
     if isinstance(part, bool):
         return {} if part else {"enum": []}
-    keys = ["x-guidance", *(DEFINITIONS if '"$ref"' in json.dumps(part) else ())]
-    return {**{key: root[key] for key in keys if key in root}, **part}
+    options = {key: root[key] for key in ("x-guidance",) if key in root}
+    if '"$ref"' not in json.dumps(part):
+        return {**options, **part}
+    base = str(root.get("$id") or "").removesuffix("#")
+    document = {key: value for key, value in root.items() if key not in REFERENCE_KEYS}
+    moved: Schema = _move_references(part, base)
+    return {**options, **moved, "$defs": {"root": _move_references(document, base)}}
 
 
-def resolve(part: Schema | bool, root: Schema) -> Schema:
-    """Return what a schema refers to, if it is nothing but a reference into `root`."""
-    found: object = part
-    for _ in range(MAX_REF_DEPTH):
-        if not isinstance(found, dict) or not isinstance(found.get("$ref"), str):
-            break
-        found = follow_reference(found["$ref"], root)
-    return found if isinstance(found, dict) else {}
-
-
-def follow_reference(reference: str, root: Mapping[str, Any]) -> object:
-    """Return what a reference within a schema refers to; None for others, or if it is not there."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    found: object = root
-    for step in reference.split("/")[1:]:
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(step.replace("~1", "/").replace("~0", "~"))
-    return found
-
-
-def may_be_string(part: Schema | bool, root: Schema) -> bool:
-    """Return whether a string can be a value of a schema, as far as its types tell."""
-    waiting: list[Schema | bool] = [part]
-    seen: set[int] = set()  # alternatives may refer to what they are alternatives of
-    while waiting:
-        schema = resolve(waiting.pop(), root)
-        if id(schema) in seen:
-            continue
-        seen.add(id(schema))
-        if _is_for_string(schema):
-            return True
-        waiting += _alternatives(schema)
-    return False
-
-
-def constants_of(schema: Schema) -> list[Any] | None:
-    """Return the only values of a schema, None when it does not list them."""
-    if "const" in schema:
-        return [schema["const"]]
-    return schema["enum"] if isinstance(schema.get("enum"), list) else None
-
-
-def _named_parts(schema: Schema) -> list[tuple[str, Any, bool]]:
-    """Return the properties that a schema names: name, schema, whether it is required."""
-    named = schema.get("properties")
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
-    named = named if isinstance(named, dict) else {}
-    wanted = {name for name in required if isinstance(name, str)}
-    parts = [(name, part, name in wanted) for name, part in named.items()]
-    unnamed = [name for name in required if isinstance(name, str) and name not in named]
-    return [*parts, *((name, True, True) for name in unnamed)]
-
-
-def _is_for_string(schema: Schema) -> bool:
-    """Return whether a schema takes strings, whatever its alternatives take."""
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        return any(isinstance(value, str) for value in constants_of(schema) or ())
-    if "type" in schema:
-        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        return "string" in kinds
-    return not {"properties", "items"} & schema.keys() and _find_list(schema) is None
-
-
-def _alternatives(schema: Schema) -> list[Schema | bool]:
-    """Return the schemas of which a value follows one, where they decide about its type."""
-    if {"const", "type"} & schema.keys() or isinstance(schema.get("enum"), list):
-        return []
-    return _find_list(schema) or []
-
-
-def _find_list(schema: Schema) -> list[Schema | bool] | None:
-    lists = (schema.get(key) for key in ("anyOf", "oneOf"))
-    return next((found for found in lists if isinstance(found, list)), None)
+def _move_references(value: Any, base: str) -> Any:
+    """Return a part of a schema for a document in which its own one is `#/$defs/root`."""
+    if isinstance(value, list):
+        return [_move_references(one, base) for one in value]
+    if not isinstance(value, dict):
+        return value
+    moved = {key: _move_references(one, base) for key, one in value.items()}
+    if isinstance(reference := value.get("$ref"), str):
+        reference = reference.removeprefix(base)
+        if reference in ("", "#") or reference.startswith("#/"):
+            moved["$ref"] = "#/$defs/root" + reference.removeprefix("#")
+    return moved

@@ -17,7 +17,11 @@ from milepost.chat.vocab import Vocab
 # White space in JSON: none, one space, or a line break with its indentation. Without a limit a
 # small model may write white space to the end of its context.
 JSON_SPACE = r" |\n{1,2}[ \t]{0,40}"
+# Without "u", of which llguidance takes control characters only: a model that has begun to write
+# another one would end with one of these.
+PLAIN_ESCAPES = 'nrtbf\\"'
 MAX_SPACE = 8  # characters between two parts of a call; arbitrary
+SPACE = rf"[ \t\r\n]{{0,{MAX_SPACE}}}"
 
 Schema = dict[str, Any]
 
@@ -103,14 +107,24 @@ class GrammarWriter:
         """Return a terminal for a regular expression, which holds no slash."""
         return self._name("T", f": /{regex}/")
 
-    def json(self, schema: Schema | bool, **options: Any) -> str:
-        """Return an expression for the JSON values of a schema.
+    def words(self, regexes: Iterable[str], start: str = "", end: str = "") -> str:
+        """Return one terminal for any of some texts, written as regular expressions."""
+        return self.pattern(f"{start}({'|'.join(regexes)}){end}")
 
-        Options of llguidance come from its `x-guidance` (`schema_check`), and from `options`.
+    def other_than(self, terminal: str, excluded: str) -> str:
+        """Return a terminal for what is one, and not another."""
+        return self._name("T", f": {terminal} & ~{excluded}")
+
+    def json(self, schema: Schema | bool, **options: Any) -> str:
+        """Return an expression for the JSON values of a schema, as llguidance writes them.
+
+        That allows few escapes in strings: `json_values` writes what it can by itself. Options of
+        llguidance come from its `x-guidance` (`schema_check`), and from `options`.
         """
         whole = dict(schema) if isinstance(schema, dict) else json_schema_of(schema)
         own = whole.get("x-guidance", {"lenient": True})
-        whole["x-guidance"] = {"whitespace_pattern": JSON_SPACE, **own, **options}
+        escapes = {"json_allowed_escapes": PLAIN_ESCAPES}
+        whole["x-guidance"] = {"whitespace_pattern": JSON_SPACE, **escapes, **own, **options}
         return self._name("j", f": %json {json.dumps(whole)}")
 
     def text(self, beside: Iterable[str] = ()) -> str:
@@ -205,7 +219,12 @@ def list_in_order(items: list[tuple[str, bool]], separator: str, writer: Grammar
 
 def quote(text: str) -> str:
     """Return a text as a literal of the grammar."""
-    return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
+    return json.dumps(_encodable(text), ensure_ascii=False)
+
+
+def quote_regex(text: str) -> str:
+    """Return a regular expression for a text, without slashes and quotes."""
+    return "".join(char if char.isalnum() else _quote_char(char) for char in _encodable(text))
 
 
 def is_token(expression: str) -> bool:
@@ -227,6 +246,15 @@ def write_ranges(tokens: list[int]) -> str:
         else:
             ranges.append([token, token])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _quote_char(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{{{code:x}}}"
 
 
 def json_schema_of(value: bool) -> Schema:

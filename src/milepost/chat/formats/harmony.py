@@ -17,6 +17,7 @@ from typing import ClassVar
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.grammar_writer import GrammarWriter, Schema, choice, seq
 from milepost.chat.formats.json_text import copy_arguments
+from milepost.chat.formats.json_values import write_arguments, write_json
 from milepost.chat.formats.probe_texts import ANSWER, USER, Probe, answer, between, user
 from milepost.chat.formats.reply_format import (
     Affix,
@@ -94,9 +95,13 @@ class HarmonyBody(CallBody):
         # The recipient may stand in the head of the message, where templates put it, or after it.
         head = seq(name, writer.exact("<|channel|>"), writer.plain("commentary"), kind)
         bare = seq(name, kind)
-        arguments = writer.json(tool.schema if tool.is_strict else {"type": "object"})
+        arguments = write_arguments(tool, writer)
         end = writer.optional(writer.exact("<|call|>"))
         return seq(choice(head, bare), writer.space, writer.exact(MESSAGE), arguments, end)
+
+    def can_write_name(self, name: str) -> bool:
+        """Names end at white space."""
+        return bool(name) and not any(char.isspace() or char == "<" for char in name)
 
     def write_whole_grammar(self, spec: GrammarSpec, writer: GrammarWriter) -> str:
         """Return an expression for a reply that ends with a call, or with an answer.
@@ -198,7 +203,7 @@ def _write_final(schema: Schema | None, writer: GrammarWriter) -> str:
     channel = seq(writer.exact("<|channel|>"), writer.plain("final"))
     if schema is None:
         return seq(channel, writer.exact("<|message|>"), writer.text(["<|channel|>"]))
-    json = writer.json(schema)
+    json = write_json(schema, writer)
     return seq(channel, writer.optional(kind), writer.exact("<|message|>"), json)
 
 

@@ -12,13 +12,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.call_texts import find_object, read_surroundings
-from milepost.chat.formats.grammar_writer import GrammarWriter, choice, list_in_order, seq
+from milepost.chat.formats.grammar_writer import (
+    GrammarWriter,
+    choice,
+    list_in_order,
+    quote_regex,
+    seq,
+)
 from milepost.chat.formats.json_text import copy_arguments, copy_json, quote, read_string
+from milepost.chat.formats.json_values import UNIT_ESCAPE, string_regex, write_arguments
 from milepost.chat.formats.literal_values import LiteralDialect, LiteralWriter
 from milepost.chat.formats.probe_texts import IDS, KEYS, NAMES, CallTexts, Probe, user
 from milepost.chat.formats.reply_format import (
@@ -34,8 +42,20 @@ from milepost.chat.formats.text_source import Malformed, Steps, TextSource
 ARGUMENT_KEYS = ("arguments", "parameters")
 OTHER_KEYS = ("type", "id")
 CALL_ID = "[a-zA-Z0-9_\\x2d]{1,40}"
+# A unit that may be escaped in the outer string: no control character, quote or backslash there.
+OUTER_UNIT = (
+    r"\\u(00[89a-fA-F][0-9a-fA-F]|0[1-9a-fA-F][0-9a-fA-F]{2}|[1-9a-cefA-CEF][0-9a-fA-F]{3}"
+    r"|[dD][0-7][0-9a-fA-F]{2}|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
 # One character of a string in a JSON string, where a quote is \\\" and a line break \\n.
-INNER_CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\\\[nrtbf]|\\\\\\"|\\\\\\\\)'
+INNER_CHARACTER = (
+    r'([^"\\\x00-\x1F\x7F]|\\\\[nrtbf\x2f]|\\\\\\"|\\\\\\\\|\\\x2f|'
+    + OUTER_UNIT
+    + "|"
+    + UNIT_ESCAPE.replace(r"\\u", r"\\\\u")
+    + ")"
+)
+INNER_QUOTE = r'\\"'
 # <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>
 EXAMPLE = re.compile(
     r"(?P<start><(?P<tag>[\w:.|-]+)>)\s*(?P<list>\[?)\s*"
@@ -267,11 +287,11 @@ def _skip(text: str) -> None:
 
 
 def _write_arguments(body: JsonBody, tool: CallableTool, writer: GrammarWriter) -> str:
-    schema = tool.schema if tool.is_strict else {"type": "object"}
     if not body.arguments_are_text:
-        return writer.json(schema)
-    values = LiteralWriter(JSON_IN_TEXT, tool.schema, writer)
-    return seq(writer.plain('"'), values.value({**schema, "type": "object"}), writer.plain('"'))
+        return write_arguments(tool, writer)
+    values = LiteralWriter(JSON_IN_TEXT, tool.schema, writer, keeps_order=tool.keeps_order)
+    inner = values.object(tool.schema if tool.is_strict else {})
+    return seq(writer.plain('"'), inner, writer.plain('"'))
 
 
 def _write_object(members: list[tuple[str, bool]], writer: GrammarWriter) -> str:
@@ -288,22 +308,38 @@ def _comma(writer: GrammarWriter) -> str:
 
 
 def _write_any_inner_string(writer: GrammarWriter) -> str:
-    return writer.pattern(rf'\\"{INNER_CHARACTER}*\\"')
+    return writer.pattern(f"{INNER_QUOTE}{INNER_CHARACTER}*{INNER_QUOTE}")
 
 
-def _write_inner_string(text: str, writer: GrammarWriter) -> str:
-    return writer.plain(quote(quote(text))[1:-1])
+def _write_inner_strings(texts: Sequence[str], writer: GrammarWriter) -> str:
+    return writer.words(
+        (string_regex(text, _inner_regex) for text in texts), INNER_QUOTE, INNER_QUOTE
+    )
+
+
+def _inner_regex(form: str) -> str:
+    return quote_regex(quote(form)[1:-1])
+
+
+def _write_any_inner_key(names: Sequence[str], writer: GrammarWriter) -> str:
+    key = _write_any_inner_string(writer)
+    if names:
+        key = writer.other_than(key, _write_inner_strings(names, writer))
+    return seq(key, JSON_IN_TEXT.colon(writer))
 
 
 # JSON in a JSON string; line breaks between its parts would need escapes, which none needs.
 JSON_IN_TEXT = LiteralDialect(
+    name="text",
     true="true",
     false="false",
     null="null",
+    space=" ?",
     write_any_string=_write_any_inner_string,
-    write_string=_write_inner_string,
-    write_any_key=_write_any_inner_string,
-    write_key=_write_inner_string,
+    write_strings=_write_inner_strings,
+    is_open=True,
+    write_any_key=_write_any_inner_key,
+    write_key=lambda name, writer: _write_inner_strings([name], writer),
 )
 
 

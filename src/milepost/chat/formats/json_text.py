@@ -40,7 +40,11 @@ class ArgumentWriter:
 
     def key(self, key: str) -> None:
         """Begin the next argument; its value is written with `write`."""
-        self.write(f"{', ' if self._has_keys else '{'}{quote(key)}: ")
+        self.quoted_key(quote(key))
+
+    def quoted_key(self, key: str) -> None:
+        """Begin the next argument, whose name is written as JSON."""
+        self.write(f"{', ' if self._has_keys else '{'}{key}: ")
         self._has_keys = True
 
     def string_piece(self, text: str) -> None:

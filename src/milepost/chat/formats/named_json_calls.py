@@ -18,6 +18,7 @@ from milepost.chat.formats.call_texts import (
 )
 from milepost.chat.formats.grammar_writer import GrammarWriter, seq
 from milepost.chat.formats.json_text import copy_arguments
+from milepost.chat.formats.json_values import write_arguments
 from milepost.chat.formats.probe_texts import IDS, KEYS, NAMES, VALUES, CallTexts
 from milepost.chat.formats.reply_format import (
     Affix,
@@ -94,9 +95,14 @@ class NamedJsonBody(CallBody):
             writer.plain(tool.name),
             call_id,
             seq(writer.exact(name_end), writer.space) if name_end else writer.exact(self.name_end),
-            writer.json(tool.schema if tool.is_strict else {"type": "object"}),
+            write_arguments(tool, writer),
             writer.end_marker(self.arguments_end),
         )
+
+    def can_write_name(self, name: str) -> bool:
+        """Names end at an id, or before the arguments."""
+        ends = (self.name_end.strip() or "{", self.id_start.strip())
+        return not any(end and end in name for end in ends) and name == name.strip()
 
     def write_call_text(self, call: WrittenCall) -> str:
         """Return a call with its arguments as they arrived."""

@@ -9,12 +9,13 @@ import ast
 import json
 import re
 
-from milepost.chat.formats.json_text import escape
+from milepost.chat.formats.json_text import HIGH_SURROGATES, LOW_SURROGATES, escape
 from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
 
 MAX_DEPTH = 32  # of nested values; arbitrary
 WORD = re.compile(r"[\w.+\-]+")
 NUMBER = re.compile(r"[-+]?[0-9._]+([eE][-+]?[0-9]+)?|[-+]?0[xob][0-9a-fA-F]+")
+ESCAPED_UNIT = re.compile(r"\\u[0-9a-fA-F]{4}")
 HEX_DIGITS = re.compile(r"[0-9a-fA-F]+")
 WORDS = {
     "True": "true",
@@ -81,20 +82,22 @@ def _copy_items(source: TextSource, write: Write, closer: str, depth: int) -> St
         write(gap)
         gap = ", "
         if closer == "}":
-            yield from _copy_key(source, write)
+            yield from copy_key(source, write)
+            write(": ")
         yield from copy_literal(source, write, depth - 1)
         if (yield from source.peek_after_space()) != closer:
             yield from source.expect_after_space(",")
     write("}" if closer == "}" else "]")
 
 
-def _copy_key(source: TextSource, write: Write) -> Steps[None]:
+def copy_key(source: TextSource, write: Write) -> Steps[None]:
+    """Copy a key of a dictionary, with quotes, and read the colon after it."""
     quote = yield from source.match_after_space(QUOTES)
     if not quote:
         raise Malformed("a key is no string")
     write('"')
     yield from _copy_string(source, write, quote)
-    write('": ')
+    write('"')
     yield from source.expect_after_space(":")
 
 
@@ -119,6 +122,12 @@ def _decode_escape(source: TextSource) -> Steps[str]:
         return "\\" + char
     yield from source.take(num_digits)
     code = int(digits, 16)
+    if char == "u" and code in HIGH_SURROGATES:
+        second = yield from source.peek_text(6)
+        low = int(second[2:], 16) if ESCAPED_UNIT.fullmatch(second) else 0
+        if low in LOW_SURROGATES:
+            yield from source.take(6)
+            return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
     is_character = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF
     return chr(code) if is_character else "\ufffd"
 

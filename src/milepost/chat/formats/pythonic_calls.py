@@ -7,17 +7,32 @@ the vocabulary has tokens of its own for calls.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from milepost.chat.formats.call_schemas import CallableTool, properties_of, takes_any
+from milepost.chat.formats.call_schemas import (
+    CallableTool,
+    orders_of,
+    properties_of,
+    takes_others,
+)
 from milepost.chat.formats.call_texts import read_surroundings
-from milepost.chat.formats.grammar_writer import GrammarWriter, choice, list_in_order, seq
+from milepost.chat.formats.grammar_writer import (
+    SPACE,
+    GrammarWriter,
+    Schema,
+    choice,
+    list_in_order,
+    quote_regex,
+    seq,
+)
 from milepost.chat.formats.json_calls import JsonBody, read_json_list
 from milepost.chat.formats.json_text import ArgumentWriter, quote
+from milepost.chat.formats.json_values import UNIT_ESCAPE
 from milepost.chat.formats.literal_values import LiteralDialect, LiteralWriter
 from milepost.chat.formats.probe_texts import KEYS, NAMES, VALUES, CallTexts, Probe, user
-from milepost.chat.formats.python_literals import copy_literal
+from milepost.chat.formats.python_literals import copy_key, copy_literal
 from milepost.chat.formats.reply_format import (
     Affix,
     CallBody,
@@ -26,15 +41,21 @@ from milepost.chat.formats.reply_format import (
     WrittenCall,
 )
 from milepost.chat.formats.reply_writer import ReplyWriter
-from milepost.chat.formats.text_source import Malformed, Steps, TextSource
+from milepost.chat.formats.schema_resolver import Schemas
+from milepost.chat.formats.text_source import Malformed, Steps, Stops, TextSource
 
 TOOL_LIST = "<|tool_list_start|>"
 LISTED_CALLS = Affix("<|tool_call_start|>", "<|tool_call_end|>")
 NAME = re.compile(r"[\w.\-/]+")
-NAME_TERMINAL = "[A-Za-z_][A-Za-z0-9_]{0,63}"
+MAX_KEY_CHARS = 1024  # arbitrary
+# What ends the name of an argument, or cannot stand in one.
+KEY_STOPS = Stops(("=", "(", ")", ",", '"', "'", "\n"))
+BARE_KEY = re.compile(r"(?!\*)[^\s=(),\"']([^=(),\"'\n]*[^\s=(),\"'])?")
+KEY_TERMINAL = r"[^\s=(),\x22'\x2a\x2f\[\]{}]([^=(),\x22'\n]{0,126}[^\s=(),\x22'])?"
 # Escapes that mean the same in JSON and in Python.
-SHARED_ESCAPES = 'nrtbf\\"'
-SINGLE_QUOTED = r"'([^'\\\x00-\x1F\x7F]|\\[nrtbf'\\])*'"
+STRING_ESCAPES = r"\\[nrtbf'\x22\\]|" + UNIT_ESCAPE
+DOUBLE_QUOTED = rf"\x22([^\x22\\\x00-\x1F\x7F]|{STRING_ESCAPES})*\x22"
+SINGLE_QUOTED = rf"'([^'\\\x00-\x1F\x7F]|{STRING_ESCAPES})*'"
 PYTHON_WORDS = {True: "True", False: "False", None: "None"}
 
 
@@ -81,24 +102,20 @@ class PythonicBody(CallBody):
         self, tool: CallableTool, form: ToolCallFormat, writer: GrammarWriter
     ) -> str:
         """Return an expression for a call of one tool."""
-        values = LiteralWriter(PYTHON, tool.schema, writer)
-        named = [
-            (seq(writer.plain(f"{one.name}="), values.value(one.schema)), one.is_required)
-            for one in (properties_of(tool.schema) if tool.is_strict else ())
-        ]
-        if named:
-            arguments = list_in_order(named, values.comma, writer)
-        elif takes_any(tool.schema):
-            other = seq(writer.pattern(NAME_TERMINAL), writer.plain("="), values.anything())
-            arguments = writer.optional(seq(other, f"({seq(values.comma, other)})*"))
-        else:
-            arguments = ""
+        values = LiteralWriter(PYTHON, tool.schema, writer, keeps_order=tool.keeps_order)
+        schemas = Schemas(tool.schema).alternatives(tool.schema)
+        ways = dict.fromkeys(_write_arguments(one, tool, values, writer) for one in schemas)
+        arguments = choice(*ways) if "" not in ways else writer.optional(choice(*ways))
         return seq(writer.plain(f"{tool.name}("), writer.space, arguments, writer.space, '")"')
+
+    def can_write_name(self, name: str) -> bool:
+        """Names have no white space: text in brackets would be held back as one."""
+        return NAME.fullmatch(name) is not None
 
     def write_call_text(self, call: WrittenCall) -> str:
         """Return a call with keyword arguments."""
-        pairs = ", ".join(f"{key}={_as_python(value)}" for key, value in call.arguments.items())
-        return f"{call.name}({pairs})"
+        pairs = (_write_key(key, _as_python(value)) for key, value in call.arguments.items())
+        return f"{call.name}({', '.join(pairs)})"
 
     @classmethod
     def recognise_calls(cls, texts: CallTexts) -> ToolCallFormat | None:
@@ -135,8 +152,11 @@ def _read_call(source: TextSource, writer: ReplyWriter) -> Steps[None]:
     writer.begin_call(name)
     arguments = ArgumentWriter(writer.arguments)
     while not is_closed:
-        arguments.key(key)
-        yield from copy_literal(source, arguments.write)
+        if key:
+            arguments.key(key)
+            yield from copy_literal(source, arguments.write)
+        else:
+            yield from _copy_unpacked(source, arguments)
         is_closed = yield from source.match_after_space((")",))
         if not is_closed:
             yield from source.expect_after_space(",")
@@ -148,12 +168,26 @@ def _read_call(source: TextSource, writer: ReplyWriter) -> Steps[None]:
 
 
 def _read_key(source: TextSource) -> Steps[str]:
+    """Return the name of an argument, "" where arguments are in a dictionary, with its brace."""
+    if (yield from source.match_after_space(("**",))):
+        yield from source.expect_after_space("{")
+        return ""
     yield from source.skip_space()
-    key = yield from source.read_while(NAME)
-    if not key:
+    key, stop = yield from source.read_until(KEY_STOPS, MAX_KEY_CHARS)
+    if stop != "=" or not key.strip():
         raise Malformed("the name of an argument is missing")
-    yield from source.expect_after_space("=")
-    return key
+    return key.strip()
+
+
+def _copy_unpacked(source: TextSource, arguments: ArgumentWriter) -> Steps[None]:
+    r"""Copy arguments out of a dictionary, whose brace has been read: `**{"a=b": 1}`."""
+    while not (yield from source.match_after_space(("}",))):
+        pieces: list[str] = []
+        yield from copy_key(source, pieces.append)
+        arguments.quoted_key("".join(pieces))
+        yield from copy_literal(source, arguments.write)
+        if (yield from source.peek_after_space()) != "}":
+            yield from source.expect_after_space(",")
 
 
 def _find_call(text: str, number: int) -> tuple[int, int] | None:
@@ -161,6 +195,10 @@ def _find_call(text: str, number: int) -> tuple[int, int] | None:
     last_value = text.find(VALUES[number][1], start)
     end = text.find(")", last_value)
     return (start, end + 1) if min(start, last_value, end) >= 0 else None
+
+
+def _write_key(key: str, value: str) -> str:
+    return f"{key}={value}" if BARE_KEY.fullmatch(key) else f"**{{{quote(key)}: {value}}}"
 
 
 def _as_python(value: Any) -> str:
@@ -174,21 +212,74 @@ def _as_python(value: Any) -> str:
     return quote(value)
 
 
+# --- grammar -----------------------------------------------------------------------------
+
+
+def _write_arguments(
+    schema: Schema, tool: CallableTool, values: LiteralWriter, writer: GrammarWriter
+) -> str:
+    """Return an expression for the arguments of one alternative, "" where there are none."""
+    named = properties_of(schema) if tool.is_strict else []
+    others = not tool.is_strict or takes_others(schema)
+    members = {one.name: _write_pair(writer, one.name, values.value(one.schema)) for one in named}
+    rest = _write_others(values, writer) if others else ""
+    if not named:
+        return writer.optional(rest)
+    return choice(
+        *(
+            list_in_order(
+                [
+                    *((members[one.name], one.is_required) for one in order),
+                    *([(rest, False)] if rest else ()),
+                ],
+                values.comma,
+                writer,
+            )
+            for order in orders_of(named, keeps_order=tool.keeps_order)
+        )
+    )
+
+
+def _write_pair(writer: GrammarWriter, name: str, value: str) -> str:
+    if BARE_KEY.fullmatch(name):
+        return seq(writer.plain(f"{name}="), value)
+    start = seq(writer.plain("**{"), _write_strings([name], writer), writer.plain(":"))
+    return seq(start, writer.space, value, writer.plain("}"))
+
+
+def _write_others(values: LiteralWriter, writer: GrammarWriter) -> str:
+    """Return an expression for arguments of any names."""
+    value = values.anything()
+    start = seq(writer.plain("**{"), _write_any_string(writer), writer.plain(":"), writer.space)
+    other = choice(
+        seq(writer.pattern(f"{KEY_TERMINAL}{SPACE}={SPACE}"), value),
+        seq(start, value, writer.plain("}")),
+    )
+    return seq(other, f"({seq(values.comma, other)})*")
+
+
 def _write_any_string(writer: GrammarWriter) -> str:
-    doubled = writer.json({"type": "string"}, json_allowed_escapes=SHARED_ESCAPES)
-    return choice(doubled, writer.pattern(SINGLE_QUOTED))
+    return writer.pattern(f"({DOUBLE_QUOTED}|{SINGLE_QUOTED})")
 
 
-def _write_string(text: str, writer: GrammarWriter) -> str:
-    return writer.plain(quote(text))
+def _write_strings(texts: Sequence[str], writer: GrammarWriter) -> str:
+    single = (quote(text)[1:-1].replace('\\"', '"').replace("'", "\\'") for text in texts)
+    quoted = [*map(quote, texts), *(f"'{text}'" for text in single)]
+    return writer.words(map(quote_regex, quoted))
+
+
+def _write_any_key(names: Sequence[str], writer: GrammarWriter) -> str:
+    return seq(_write_any_string(writer), PYTHON.colon(writer))
 
 
 PYTHON = LiteralDialect(
+    name="python",
     true="True",
     false="False",
     null="None",
+    space=SPACE,
     write_any_string=_write_any_string,
-    write_string=_write_string,
-    write_any_key=_write_any_string,
-    write_key=_write_string,
+    write_strings=_write_strings,
+    write_any_key=_write_any_key,
+    write_key=lambda name, writer: _write_strings([name], writer),
 )

@@ -126,6 +126,10 @@ class CallBody(ABC):
         """Return an expression for whole replies; asked for with `reads_whole_reply` only."""
         raise NotImplementedError(f"{self.name} stands in replies, which are not its own")
 
+    def can_write_name(self, name: str) -> bool:
+        """Say whether a call of a tool of this name would be read as one."""
+        return True
+
     # --- histories ---------------------------------------------------------------------------
 
     @abstractmethod

@@ -100,9 +100,11 @@ class ReplyWriter:
 
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; raises Malformed where there can be none of that name."""
-        if not name or len(name) > MAX_NAME_CHARS or any(char.isspace() for char in name):
+        is_known = name in self._tool_names
+        has_space = any(char.isspace() for char in name)
+        if not name or len(name) > MAX_NAME_CHARS or (has_space and not is_known):
             raise Malformed("the name of the tool is missing")
-        if self.needs_known_name and name not in self._tool_names:
+        if self.needs_known_name and not is_known:
             raise Malformed("there is no such tool")
         assert not self.is_call_open, "calls do not nest"
         self._space = self._reasoning_space = ""

@@ -9,29 +9,31 @@ about tags may stand in it. So what follows a value is written together with its
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from milepost.chat.formats.call_schemas import (
     CallableTool,
     Property,
-    as_root,
-    constants_of,
-    may_be_string,
+    orders_of,
     properties_of,
-    resolve,
     takes_others,
 )
 from milepost.chat.formats.grammar_writer import (
     MAX_SPACE,
     GrammarWriter,
+    Schema,
     choice,
     is_token,
     quote,
+    quote_regex,
     seq,
 )
+from milepost.chat.formats.json_values import JSON
+from milepost.chat.formats.literal_values import LiteralWriter
+from milepost.chat.formats.schema_resolver import Schemas, constants_of
 
-OTHER_KEY = "[^<>\"'=\\s\\x5c\\x2f]{1,64}"  # of an argument that no schema names
+# An argument that no schema names, or the schema of a tool that is not strict.
+OTHER_KEY = r"[^<>\x22\s]([^<>\x22\n]{0,126}[^<>\x22\s])?"
 ANY_TEXT = r"(.|\n)*"
 
 
@@ -46,19 +48,43 @@ class ArgumentTags:
     end: str  # of the call, after the last argument
 
 
-class TaggedArguments:
-    """Writes the arguments of one tool, each as a node that knows what may follow."""
+def write_tagged_arguments(tags: ArgumentTags, tool: CallableTool, writer: GrammarWriter) -> str:
+    """Return an expression for all arguments of a tool, and the end of the call."""
+    schemas = Schemas(tool.schema)
+    if not tool.is_strict:
+        return _TaggedArguments(tags, tool, schemas, [], True, writer).write()
+    return choice(
+        *(
+            _TaggedArguments(tags, tool, schemas, order, takes_others(schema), writer).write()
+            for schema in schemas.alternatives(tool.schema)
+            for order in orders_of(properties_of(schema), keeps_order=tool.keeps_order)
+        )
+    )
 
-    def __init__(self, tags: ArgumentTags, tool: CallableTool, writer: GrammarWriter) -> None:
+
+class _TaggedArguments:
+    """Writes arguments of one tool in one order, each as a node that knows what may follow."""
+
+    def __init__(
+        self,
+        tags: ArgumentTags,
+        tool: CallableTool,
+        schemas: Schemas,
+        named: list[Property],
+        takes_others: bool,
+        writer: GrammarWriter,
+    ) -> None:
         self._tags = tags
         self._tool = tool
+        self._schemas = schemas
         self._writer = writer
-        self._named = properties_of(tool.schema) if tool.is_strict else []
+        self._json = LiteralWriter(JSON, tool.schema, writer, keeps_order=tool.keeps_order)
+        self._named = named
         self._names = [writer.fresh("arg") for _ in (*self._named, None)]
         required = [i for i, one in enumerate(self._named) if one.is_required]
         self._last_required = max(required, default=-1)
         self._rests: dict[int, str] = {}  # by node
-        self._takes_others = not tool.is_strict or takes_others(tool.schema)
+        self._takes_others = takes_others
         self._key_start = tags.key_start.strip()
         self._value_end = tags.value_end.strip()
         self._end = tags.end
@@ -109,40 +135,45 @@ class TaggedArguments:
         key, tags = self._writer.pattern(OTHER_KEY), self._tags
         if not tags.json_key_end:
             return seq(key, self._raw(node))
-        value = self._value(tags.json_key_end, self._writer.json(True))
+        value = self._value(tags.json_key_end, self._json.anything())
         return seq(key, choice(self._raw(node), seq(value, self._after_tag(node))))
 
     def _values(self, one: Property) -> list[str]:
         """Return the ways to write a value that ends by itself, none for any string."""
-        tags, writer, root = self._tags, self._writer, self._tool.schema
+        tags = self._tags
         json_key_end = tags.json_key_end or tags.key_end
-        constants = constants_of(resolve(one.schema, root))
-        if constants:
-            return [
-                self._text_value(value)
-                if isinstance(value, str)
-                else self._value(json_key_end, writer.plain(json.dumps(value)))
-                for value in constants
-            ]
-        if may_be_string(one.schema, root):
-            return []
-        return [self._value(json_key_end, writer.json(as_root(one.schema, root)))]
+        ways: list[str] = []
+        texts: list[str] = []
+        for schema in self._schemas.alternatives(one.schema):
+            types = self._schemas.types(schema)
+            constants = constants_of(schema)
+            if constants is None and (not types or "string" in types):
+                return []
+            texts += [value for value in constants or () if isinstance(value, str)]
+            if constants is None or not all(isinstance(value, str) for value in constants):
+                ways.append(self._value(json_key_end, self._json.value(_without_texts(schema))))
+        return [*self._text_values(texts), *dict.fromkeys(ways)]
 
     def _value(self, key_end: str, value: str) -> str:
         writer = self._writer
         return seq(writer.start_marker(key_end), value, writer.end_marker(self._value_end))
 
-    def _text_value(self, text: str) -> str:
-        """Return one certain text; only the line breaks of the template may stand beside it."""
+    def _text_values(self, texts: list[str]) -> list[str]:
+        """Return any of certain texts; only the line breaks of the template may stand beside."""
         writer, tags = self._writer, self._tags
         line_break = writer.optional(writer.plain("\n"))
-        return seq(
-            writer.exact(tags.key_end.rstrip()),
-            line_break if tags.key_end.endswith("\n") else "",
-            writer.plain(text),
-            line_break if tags.value_end.startswith("\n") else "",
-            writer.exact(self._value_end),
-        )
+        words = writer.words(quote_regex(text) for text in texts if text) if any(texts) else ""
+        if not texts:
+            return []
+        return [
+            seq(
+                writer.exact(tags.key_end.rstrip()),
+                line_break if tags.key_end.endswith("\n") else "",
+                writer.optional(words) if "" in texts else words,
+                line_break if tags.value_end.startswith("\n") else "",
+                writer.exact(self._value_end),
+            )
+        ]
 
     def _after_tag(self, node: int) -> str:
         return seq(self._writer.space, self._after_value(node))
@@ -169,3 +200,12 @@ class TaggedArguments:
         """Return text up to its end tag where another tag stands after that."""
         space = rf"/[ \t\r\n]{{0,{MAX_SPACE}}}/"
         return self._writer.lazy(f"/{ANY_TEXT}/ {quote(self._value_end)} {space} {quote(tag)}")
+
+
+def _without_texts(schema: Schema) -> Schema:
+    """Return a schema without its constants that are texts."""
+    constants = constants_of(schema)
+    if constants is None:
+        return schema
+    others = [value for value in constants if not isinstance(value, str)]
+    return {key: value for key, value in schema.items() if key != "const"} | {"enum": others}

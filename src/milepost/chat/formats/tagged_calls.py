@@ -18,7 +18,7 @@ from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.call_texts import bare_pattern, read_surroundings, split_call_start
 from milepost.chat.formats.grammar_writer import GrammarWriter, seq
 from milepost.chat.formats.json_text import ArgumentWriter, quote
-from milepost.chat.formats.parameter_types import ANY, permitted_types, to_json
+from milepost.chat.formats.parameter_types import permitted_types, to_json
 from milepost.chat.formats.probe_texts import KEYS, NAMES, OTHER_VALUES, VALUES, CallTexts
 from milepost.chat.formats.reply_format import (
     Affix,
@@ -28,7 +28,8 @@ from milepost.chat.formats.reply_format import (
     WrittenCall,
 )
 from milepost.chat.formats.reply_writer import MAX_NAME_CHARS
-from milepost.chat.formats.tagged_arguments import ArgumentTags, TaggedArguments
+from milepost.chat.formats.schema_resolver import ANY
+from milepost.chat.formats.tagged_arguments import ArgumentTags, write_tagged_arguments
 from milepost.chat.formats.text_pieces import ends_with_tag, shared_end, shared_start
 from milepost.chat.formats.text_source import Malformed, Steps, Stops, TextSource, Write
 
@@ -110,8 +111,13 @@ class TaggedBody(CallBody):
             writer.plain(tool.name),
             writer.exact(self.name_end.rstrip()),
             writer.space,
-            TaggedArguments(tags, tool, writer).write(),
+            write_tagged_arguments(tags, tool, writer),
         )
+
+    def can_write_name(self, name: str) -> bool:
+        """Names end at a tag."""
+        end = (self.name_end.split() or ["<"])[0]
+        return end not in name and "\n" not in name and name == name.strip()
 
     def write_call_text(self, call: WrittenCall) -> str:
         """Return a call with one pair of tags for each argument."""

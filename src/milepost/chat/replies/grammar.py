@@ -19,6 +19,7 @@ from milepost.chat.formats.grammar_writer import (
     choice,
     seq,
 )
+from milepost.chat.formats.json_values import write_json
 from milepost.chat.formats.reply_format import GrammarSpec, ToolCallFormat
 
 MAX_WORDS_CHARS = 240  # of text before a call that must come; arbitrary: two sentences
@@ -70,7 +71,9 @@ def _write_json(spec: GrammarSpec, calls: ToolCallFormat | None, writer: Grammar
     assert spec.schema is not None
     around = spec.reply_format.content
     value = seq(
-        writer.start_marker(around.start), writer.json(spec.schema), writer.end_marker(around.end)
+        writer.start_marker(around.start),
+        write_json(spec.schema, writer),
+        writer.end_marker(around.end),
     )
     if calls is not None:
         value = choice(

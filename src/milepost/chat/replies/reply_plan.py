@@ -7,6 +7,7 @@ the grammar of the rules in the format of the model.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from milepost.chat.formats.reply_format import (
     ReasoningState,
     ReplyFormat,
 )
+from milepost.chat.formats.reply_writer import MAX_NAME_CHARS
 from milepost.chat.replies.grammar import must_hold_calls, write_reply_grammar
 from milepost.chat.replies.schema_check import GrammarChecker
 from milepost.chat.replies.stream_parser import RepeatingParser, ReplyParser
@@ -205,6 +207,7 @@ def make_constraint(
         )
     if not rules.tools and rules.schema is None:
         return ""
+    _check_names(rules.tools, reply_format)
     spec = GrammarSpec(
         reply_format=reply_format,
         reasoning=reasoning,
@@ -231,6 +234,21 @@ def make_value_constraint(schema: Schema, checker: GrammarChecker) -> str:
     if fault := checker.find_fault(grammar):
         raise InvalidRequest(f"the text cannot be held to the schema: {fault}")
     return grammar
+
+
+def _check_names(tools: Iterable[CallableTool], reply_format: ReplyFormat) -> None:
+    """Raise InvalidRequest for a tool whose calls could not be told from text."""
+    if reply_format.tool_calls is None:
+        return
+    body = reply_format.tool_calls.body
+    for tool in tools:
+        if len(tool.name) > MAX_NAME_CHARS or not body.can_write_name(tool.name):
+            name = json.dumps(tool.name[:MAX_NAME_CHARS], ensure_ascii=False)
+            raise _invalid(
+                f"{tool.place}.function.name",
+                f"is {name}, which cannot be called in the format of this model; "
+                "use letters, digits, '_' and '-'",
+            )
 
 
 def _invalid(where: str, what: str) -> InvalidRequest:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
 
-from milepost.chat.formats.call_schemas import DEFINITIONS, as_root
+from milepost.chat.formats.call_schemas import as_root
 from milepost.chat.formats.grammar_writer import Schema
+from milepost.chat.formats.schema_resolver import Schemas
 from milepost.errors import InvalidRequest
 from milepost.lru import LruCache
 
 MAX_SCHEMA_DEPTH = 64  # of objects and lists in a schema; llguidance refuses 128
+# Of a schema and all parts that it refers to, one after the other. Measured: llguidance overflows
+# its stack, which ends the process, at 3,000 levels and not at 2,400.
+MAX_TOTAL_DEPTH = 1000
 MAX_SCHEMA_BYTES = 1 << 20  # as JSON
 # Symbols of a grammar. Measured: 200 strict tools of 20 arguments have 6,000; compiling 8,000 takes
 # 0.2 s and 40,000 take 4 s, in which the engine does nothing else.
@@ -29,8 +34,11 @@ MAX_REASON_CHARS = 300  # of what llguidance says; arbitrary
 
 EXACT = {"coerce_one_of": True}
 LENIENT = {"lenient": True}  # keywords that llguidance does not know are passed over
+# What llguidance quotes of a grammar: "at 2(8): …", "   1 | %llguidance {}", "     ^^^".
+PLACE_IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): ")
+GRAMMAR_LINE = re.compile(r"\d+ \||\^+$")
 UNSATISFIABLE = "Unsatisfiable schema"
-MAPS = ("properties", "patternProperties", *DEFINITIONS)
+MAPS = ("properties", "patternProperties", "$defs", "definitions")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE = ("items", "additionalProperties")
 
@@ -50,6 +58,12 @@ def prepare_schema(
         raise _invalid(where, f"is nested more than {MAX_SCHEMA_DEPTH} levels deep")
     if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
         raise _invalid(where, f"has more than {MAX_SCHEMA_BYTES} bytes as JSON; send a smaller one")
+    if sum(map(_depth_of, _referred_parts(schema))) > MAX_TOTAL_DEPTH:
+        raise _invalid(
+            where,
+            f"and what it refers to are more than {MAX_TOTAL_DEPTH} levels deep, one after the "
+            "other; send fewer definitions that are referred to",
+        )
     cleaned = {key: value for key, value in schema.items() if key != "$schema"}
     cleaned["x-guidance"] = EXACT if is_exact else LENIENT
     reason = checker.find_schema_fault(cleaned)
@@ -83,8 +97,7 @@ def find_place(schema: Schema, reason: str, checker: GrammarChecker) -> tuple[st
 
 def is_too_deep(value: Any, depth: int) -> bool:
     """Return whether objects and lists are nested more than `depth` times."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth < 0 or any(is_too_deep(one, depth - 1) for one in inner)
+    return depth < 0 or any(is_too_deep(one, depth - 1) for one in _inner_values(value))
 
 
 class GrammarChecker:
@@ -127,9 +140,46 @@ def _children(schema: Schema) -> Iterator[tuple[str, Schema]]:
             yield f".{key}", part
 
 
+def _referred_parts(schema: Schema) -> Iterator[object]:
+    """Yield a schema, and once each part that it refers to, without what stands in definitions."""
+    schemas = Schemas(schema)
+    waiting: list[object] = [schema]
+    seen: set[int] = set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            part = {
+                key: value for key, value in part.items() if key not in ("$defs", "definitions")
+            }
+        yield part
+        waiting += map(schemas.follow, _find_references(part))
+
+
+def _find_references(value: object) -> Iterator[str]:
+    """Yield the references in a value of JSON, which is not too deep."""
+    if isinstance(value, dict) and isinstance(value.get("$ref"), str):
+        yield value["$ref"]
+    for inner in _inner_values(value):
+        yield from _find_references(inner)
+
+
+def _depth_of(value: object) -> int:
+    """Return how deep objects and lists are nested, of what is not too deep."""
+    return 1 + max(map(_depth_of, _inner_values(value)), default=0)
+
+
+def _inner_values(value: object) -> Collection[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 def _as_sentence(fault: str) -> str:
-    lines = [line.strip() for line in fault.splitlines() if line.strip()]
-    return " ".join(lines)[:MAX_REASON_CHARS]
+    """Return what llguidance says without the lines of the grammar that it shows."""
+    lines = (line.strip() for line in fault.splitlines())
+    said = [PLACE_IN_GRAMMAR.sub("", line) for line in lines if not GRAMMAR_LINE.match(line)]
+    return " ".join(filter(None, said))[:MAX_REASON_CHARS]
 
 
 def _invalid(where: str, what: str) -> InvalidRequest:

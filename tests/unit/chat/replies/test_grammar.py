@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,16 @@ from tests.published import TEMPLATE_PATHS
 from tests.unit.chat import reply_samples as samples
 from tests.unit.chat.grammar_walks import Walker, is_valid
 
-from milepost.chat.formats.call_schemas import CallableTool, may_be_string
+from milepost.chat.formats.call_schemas import CallableTool
 from milepost.chat.formats.grammar_writer import GrammarWriter, SpecialTokens
 from milepost.chat.formats.harmony import HarmonyBody
 from milepost.chat.formats.reply_events import CallArguments, CallEnd, CallStart
-from milepost.chat.formats.reply_format import GrammarSpec, ReplyFormat
+from milepost.chat.formats.reply_format import GrammarSpec, ReplyFormat, WrittenCall
+from milepost.chat.formats.schema_resolver import Schemas
 from milepost.chat.formats.tagged_calls import TaggedBody
 from milepost.chat.replies.grammar import write_reply_grammar
+from milepost.chat.replies.reply_plan import ReplyRules, ToolChoice, make_constraint
+from milepost.chat.replies.schema_check import GrammarChecker, prepare_schema
 from milepost.chat.replies.stream_parser import ReplyParser
 from milepost.chat.templates.template import ChatTemplate
 from milepost.errors import InvalidRequest
@@ -279,7 +283,8 @@ def test_alternatives_that_refer_to_themselves_are_followed_once(
     others: list[dict[str, Any]], takes_text: bool
 ) -> None:
     part = {"anyOf": [{"$ref": "#/$defs/A"}, *others]}
-    assert may_be_string({"$ref": "#/$defs/A"}, {"$defs": {"A": part}}) == takes_text
+    schemas = Schemas({"$defs": {"A": part}})
+    assert ("string" in schemas.types({"$ref": "#/$defs/A"})) == takes_text
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma4", "mistral_nemo"])
@@ -409,3 +414,113 @@ def test_a_forced_call_in_the_format_of_a_published_template(path: Path) -> None
         calls = read_calls(reply_format, reply)
         assert calls
         assert all(is_valid(value, PLAIN_SCHEMAS[called]) for called, value in calls), reply
+
+
+# Escapes of JSON, and a name and a value that stand for themselves, too.
+ESCAPED = {
+    r"\u00e9": "é",
+    r"\u2019": "’",
+    r"\ud83d\ude00": "😀",
+    r"\/": "/",
+    r"\u003c": "<",
+    r"\u0001": "\x01",
+    r"\b\f\n\r\t": "\b\f\n\r\t",
+    r"\"\\": '"\\',
+}
+# In these the arguments are JSON; where it stands in a string of JSON, it is escaped once more.
+JSON_FORMATS = (
+    *("qwen3", "llama3", "mistral_nemo", "mistral_small", "nemotron", "command_r7b", "wrapped"),
+    *("kimi", "deepseek", "deepseek_r1", "gpt_oss"),
+)
+TEXT_TOOL = CallableTool(
+    "find",
+    {
+        "type": "object",
+        "properties": {"tëxt/a": {"type": "string"}, "sized": {"type": "string", "maxLength": 16}},
+        "required": ["tëxt/a"],
+    },
+    is_strict=True,
+)
+
+
+def write_call(name: str, tool: str, arguments_text: str) -> str:
+    """Return a reply with a call in a format, with an id where it has any."""
+    calls = FORMATS[name].tool_calls
+    assert calls is not None
+    call = WrittenCall(tool, json.loads(arguments_text, strict=False), arguments_text, "abc123def")
+    return calls.write_calls([call]).replace("find:abc123def", "find:0")
+
+
+@pytest.mark.parametrize("escape", ESCAPED)
+@pytest.mark.parametrize("is_strict", [False, True])
+@pytest.mark.parametrize("name", JSON_FORMATS)
+def test_strings_may_have_every_escape_of_json(name: str, is_strict: bool, escape: str) -> None:
+    text = f'{{"t\\u00ebxt\\/a": "{escape}", "sized": "{escape}", "t/b": ["{escape}"]}}'
+    reply = write_call(name, "find", text)
+    tool = replace(TEXT_TOOL, is_strict=is_strict)
+    walker = make_walker(name, tools=[tool], must_call=True, reasoning="none")
+    assert walker.accepts(reply)
+    value = ESCAPED[escape]
+    wanted = {"tëxt/a": value, "sized": value, "t/b": [value]}
+    assert parse_calls(name, reply) == [("find", wanted)]
+
+
+@pytest.mark.parametrize("name", JSON_FORMATS)
+@pytest.mark.parametrize("bad", ["\n", "\x01", r"\ud83d", r"\x41", r"\u00g9"])
+def test_strings_have_no_control_characters_and_no_halves(name: str, bad: str) -> None:
+    good = write_call(name, "find", '{"tëxt/a": "good"}')
+    reply = good.replace("good", json.dumps(bad)[1:-1] if name == "wrapped" else bad)
+    walker = make_walker(name, tools=[TEXT_TOOL], must_call=True, reasoning="none")
+    assert walker.accepts(good)
+    assert not walker.accepts(reply)
+
+
+def test_a_text_of_json_may_have_every_escape() -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["é/", "b"]}, "c": {"const": ["<"]}}}
+    walker = make_walker("qwen25", schema={**schema, "required": ["a", "c"]})
+    for text in (r'{"a": "\u00e9\/", "c": ["\u003C"]}', '{"\\u0061": "b", "c": ["<"]}'):
+        assert walker.accepts(text) == ("0061" not in text)  # what needs no escape has none
+    assert walker.accepts('{"a": "é/", "c": ["<"], "d": {"e": "\\u00e9"}}')
+    assert not walker.accepts('{"a": "c", "c": ["<"]}')
+
+
+ORDERED = {
+    "type": "object",
+    "properties": {"b": {"type": "integer"}, "a": {"type": "integer"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_arguments_may_be_sorted_unless_the_tool_is_strict(name: str) -> None:
+    fields: dict[str, Any] = {"must_call": True, "reasoning": "none"}
+    strict = make_walker(name, tools=[CallableTool("find", ORDERED, True)], **fields)
+    tool = CallableTool("find", ORDERED, True, keeps_order=False)
+    loose = make_walker(name, tools=[tool], **fields)
+    for keys in ("ba", "ab"):
+        reply = write_call(name, "find", json.dumps(dict.fromkeys(keys, 1)))
+        assert loose.taken_of(reply) == reply
+        assert (strict.taken_of(reply) == reply) == (keys == "ba")
+    assert not loose.accepts(write_call(name, "find", '{"a": 1}'))
+
+
+def wide_and_deep(width: int, depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        names = [f"p{i}" for i in range(width)]
+        parts = {name: {"type": "string"} for name in names}
+        schema = {"type": "object", "properties": {**parts, "last": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(("width", "depth"), [(127, 30), (60, 30), (3, 30), (1500, 2)])
+def test_no_schema_is_too_much_for_the_grammar_library(width: int, depth: int) -> None:
+    schema = wide_and_deep(width, depth)
+    checker = GrammarChecker()
+    for name in ("qwen3", "qwen3_coder", "gemma4", "llama4", "wrapped"):
+        with contextlib.suppress(InvalidRequest):  # it may be refused
+            prepare_schema(schema, "s", checker, is_exact=True)
+            tools = [CallableTool("f", schema, True)]
+            rules = ReplyRules(tools=tools, choice=ToolChoice("required"))
+            make_constraint(rules, FORMATS[name], "none", SpecialTokens(), checker)
