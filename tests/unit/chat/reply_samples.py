@@ -125,6 +125,14 @@ WRAPPED = ReplyFormat(
         call=Affix("<call>", "</call>"),
     )
 )
+APERTUS = ReplyFormat(
+    tool_calls=ToolCallFormat(
+        NamedJsonBody(name_end='": ', arguments_end="}"),
+        section=Affix("<|tools_prefix|>[", "]<|tools_suffix|>"),
+        call=Affix('{"', ""),
+        separator=",",
+    )
+)
 KIMI = ReplyFormat(
     tool_calls=ToolCallFormat(
         NamedJsonBody("functions.", "<|tool_call_argument_begin|>", ":"),
@@ -399,6 +407,12 @@ SAMPLES = (
             ParseWarning("a tool call is not well formed: there is a key that no call has"),
             content('{"type": "list", "items": [{"name": "read", "parameters": {}}]}'),
         ),
+    ),
+    ReplySample(
+        "apertus",
+        APERTUS,
+        'Both.<|tools_prefix|>[{"read": {"path": "src/a.py"}}, {"list_files": {}}]<|tools_suffix|>',
+        (content("Both."), *call(0, "read", READ), *call(1, "list_files", "{}")),
     ),
     ReplySample(
         "mistral-nemo",

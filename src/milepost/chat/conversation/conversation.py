@@ -69,6 +69,8 @@ class Conversation:
     breakpoints: tuple[Breakpoint, ...] = ()  # no part of what templates see
     media: tuple[MediaPart, ...] = ()  # marker number i stands for media[i]
     sentinel: str = ""  # of the markers of media; "" without any
+    # (message index, offset): newlines of its content that stand between two parts of text
+    seams: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def make_conversation(
     sentinel = choose_media_sentinel(tools, documents, list(_texts_of(given))) if media else ""
     argument_texts: dict[tuple[int, int], str] = {}
     breakpoints: list[Breakpoint] = []
+    seams: list[tuple[int, int]] = []
     made: list[Message] = []
     num_media = 0
     for i, message in enumerate(given):
@@ -108,6 +111,7 @@ def make_conversation(
             made[i]["content"], ends = join_parts(parts, sentinel, num_media)
             num_media += sum(isinstance(part, MediaPart) for part in parts)
             breakpoints.extend(_read_breakpoints(i, message["content"], ends))
+            seams.extend((i, end) for end in _find_seams(parts, ends))
         if message.get("tool_calls"):
             made[i]["tool_calls"] = list(_read_calls(i, message["tool_calls"], argument_texts))
     return Conversation(
@@ -118,7 +122,23 @@ def make_conversation(
         tuple(breakpoints[-MAX_BREAKPOINTS:]),
         media,
         sentinel,
+        tuple(seams),
     )
+
+
+def close_seams(conversation: Conversation) -> Conversation:
+    """Return the conversation with parts of text one right after the other, without newlines."""
+    if not conversation.seams:
+        return conversation
+    messages = list(conversation.messages)
+    for index, offset in reversed(conversation.seams):
+        text = messages[index]["content"]
+        messages[index] = {**messages[index], "content": text[:offset] + text[offset + 1 :]}
+    breakpoints = tuple(
+        replace(each, num_chars=each.num_chars - _count_seams(conversation, each))
+        for each in conversation.breakpoints
+    )
+    return replace(conversation, messages=messages, breakpoints=breakpoints, seams=())
 
 
 def parse_arguments(arguments: str | dict[str, Any] | None) -> tuple[Any, str]:
@@ -260,6 +280,21 @@ def _texts_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
             yield {**message, "content": texts}
         else:
             yield message
+
+
+def _find_seams(parts: Sequence[str | MediaPart], ends: Sequence[int]) -> Iterator[int]:
+    """Yield the offsets of the newlines that `join_parts` has written."""
+    for part, next_part, end in zip(parts, parts[1:], ends, strict=False):
+        if end and isinstance(part, str) and isinstance(next_part, str):
+            yield end
+
+
+def _count_seams(conversation: Conversation, mark: Breakpoint) -> int:
+    """Return how many newlines between parts stand before a breakpoint."""
+    return sum(
+        index == mark.message_index and offset < mark.num_chars
+        for index, offset in conversation.seams
+    )
 
 
 def _read_breakpoints(

@@ -190,7 +190,7 @@ class JsonBody(CallBody):
 def read_json_list(source: TextSource, body: JsonBody, writer: ReplyWriter) -> Steps[None]:
     """Read a list of calls whose bracket has been read."""
     if (yield from source.match_after_space(("]",))):
-        return
+        raise Malformed("the list is empty")
     while True:
         yield from _read_call(source, body, writer)
         if (yield from source.match_after_space(("]",))):

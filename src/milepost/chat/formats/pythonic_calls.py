@@ -91,7 +91,7 @@ class PythonicBody(CallBody):
                 yield from JsonBody().read_calls(reading)
             return
         if is_list and (yield from source.match_after_space(("]",))):
-            return
+            raise Malformed("the list is empty")
         while True:
             yield from _read_call(source, reading.writer)
             if not is_list or (yield from source.match_after_space(("]",))):

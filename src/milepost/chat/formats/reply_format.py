@@ -12,6 +12,7 @@ What a body looks like, and all that is done with it, is the matter of its forma
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from milepost.chat.formats.text_source import Steps, TextSource
 EarlierReasoning = Literal["kept", "dropped_before_last_user", "dropped", "unknown"]
 # "open": the prompt ends inside it; "possible": the model may begin it; "none": it must not.
 ReasoningState = Literal["open", "possible", "none"]
+
+JSON_MARKS = re.compile(r'[\s{}\[\]",:]*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,14 @@ class CallBody(ABC):
         What does not match was not understood. "" where `recognise_calls` is sure.
         """
         return ""
+
+
+def tells_of_call(marker: str) -> bool:
+    """Say whether a marker is more than what any JSON has, such as the `{"` of Apertus.
+
+    Another one tells of a call only where a section of calls has begun.
+    """
+    return JSON_MARKS.fullmatch(marker) is None
 
 
 @dataclass(frozen=True, slots=True)

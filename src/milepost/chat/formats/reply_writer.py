@@ -9,6 +9,7 @@ What separates reasoning, text and calls in a template belongs to neither of the
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -26,6 +27,7 @@ from milepost.chat.formats.text_source import Malformed, TextSource
 
 BLOCK_GAP = "\n\n"  # between two blocks of reasoning
 MAX_NAME_CHARS = 256  # of a tool; arbitrary, OpenAI allows 64
+NAME = re.compile(r"[$@:/.+-]*\w[\w$@:/.+-]*")  # of a tool that was not given
 
 
 def make_call_id() -> str:
@@ -101,8 +103,7 @@ class ReplyWriter:
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; raises Malformed where there can be none of that name."""
         is_known = name in self._tool_names
-        has_space = any(char.isspace() for char in name)
-        if not name or len(name) > MAX_NAME_CHARS or (has_space and not is_known):
+        if not is_known and (len(name) > MAX_NAME_CHARS or not NAME.fullmatch(name)):
             raise Malformed("the name of the tool is missing")
         if self.needs_known_name and not is_known:
             raise Malformed("there is no such tool")
@@ -112,6 +113,11 @@ class ReplyWriter:
         self._source.unmark()
         self.is_call_open = True
         self._events.append(CallStart(self.num_calls, call_id or self._make_id(), name))
+
+    def check_known(self, name: str) -> None:
+        """Raise Malformed if no tool of that name was given."""
+        if name not in self._tool_names:
+            raise Malformed("there is no such tool")
 
     def arguments(self, text: str) -> None:
         """Write JSON text of the open call's arguments."""

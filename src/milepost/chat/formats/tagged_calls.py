@@ -91,6 +91,8 @@ class TaggedBody(CallBody):
         follower = yield from source.peek_any_after_space(tags.followers)
         if not follower:
             raise Malformed("neither an argument nor the end of the call is behind the name")
+        if not (tags.name_start or tags.name_end) and follower not in tags.key_start:
+            writer.check_known(name)  # or any word between the markers would be a call
         writer.begin_call(name)
         arguments = ArgumentWriter(writer.arguments)
         while tags.key_start and follower == tags.key_start[0]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.chat.conversation.conversation import Conversation
+from milepost.chat.conversation.conversation import Conversation, close_seams
 from milepost.chat.conversation.media_parts import MediaPart
 from milepost.chat.conversation.rendered_prompt import RenderedPrompt
 from milepost.chat.formats.grammar_writer import SpecialTokens
@@ -155,6 +155,8 @@ class PromptPreparer:
         )
 
     def _restore(self, conversation: Conversation, options: PromptOptions) -> Conversation:
+        if self.templates.choose(conversation).profile.traits.runs_parts_together:
+            conversation = close_seams(conversation)
         if not options.restores_reasoning:
             return conversation
         return restore_reasoning(conversation, self._replies)

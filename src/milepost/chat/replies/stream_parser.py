@@ -20,7 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from milepost.chat.formats.reply_events import ContentText, ParseWarning, ReasoningText, ReplyEvent
-from milepost.chat.formats.reply_format import CallReading, ReplyFormat, ToolCallFormat
+from milepost.chat.formats.reply_format import (
+    CallReading,
+    ReplyFormat,
+    ToolCallFormat,
+    tells_of_call,
+)
 from milepost.chat.formats.reply_writer import ReplyWriter, make_call_id
 from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
 
@@ -232,7 +237,7 @@ class _CallMarkers:
             self.separator = self.separator or BARE_SEPARATOR
         lone_head = form.body.lone_head if is_marked else self.head
         starts = (self.section_start, self.call_start, lone_head)
-        self.starts = tuple(dict.fromkeys(text for text in starts if text))
+        self.starts = tuple(dict.fromkeys(text for text in starts if tells_of_call(text)))
         self.doubtful_starts = frozenset({self.bare_start, self.head} - {""})
 
 

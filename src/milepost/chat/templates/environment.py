@@ -10,7 +10,7 @@ bounded where Jinja allows it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -41,8 +41,11 @@ class TemplateEnvironment(jinja2.sandbox.SandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[GenerationTag, jinja2.ext.loopcontrols],
+            undefined=Missing,
         )
         self.filters["tojson"] = _tojson
+        # Jinja's own makes HTML of all that is later added to the text.
+        self.filters["safe"] = _pass
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: now().strftime(format)
 
@@ -71,6 +74,16 @@ class TemplateEnvironment(jinja2.sandbox.SandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+class Missing(jinja2.Undefined):
+    """A name that is not there: nothing, where it is added to a text."""
+
+    def __add__(self, other: Any) -> Any:
+        """Return what it is added to."""
+        return other
+
+    __radd__ = __add__
+
+
 class GenerationTag(jinja2.ext.Extension):
     """`{% generation %}…{% endgeneration %}`: marks replies for training; here just its body."""
 
@@ -96,7 +109,21 @@ def _tojson(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_plain,
     )
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for a value that filters make, such as `map` and `selectattr`."""
+    if isinstance(value, jinja2.Undefined):
+        return None
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _pass(value: Any) -> Any:
+    return value
 
 
 def _raise_exception(message: object) -> NoReturn:

@@ -31,6 +31,7 @@ class TemplateTraits:
     knows_developer: bool = False  # has a role `developer` besides `system`
     takes_null_content: bool = False  # tool calls are shown only where content is null
     reasoning_key: ReasoningKey = "reasoning_content"
+    runs_parts_together: bool = False  # typed parts of text are written without anything between
 
 
 def adapt_messages(

@@ -47,6 +47,7 @@ def probe_traits(probe: Probe) -> TemplateTraits:
         takes_short_ids=takes_short_ids,
         knows_developer=re.search(r"""['"]developer['"]""", source) is not None,
         takes_null_content=takes_null_content,
+        runs_parts_together=_between_texts(probe, [*_parts(USER), *_parts(LATER_USER)]) == "",
         reasoning_key=_find_reasoning_key(probe),
     )
 
@@ -54,14 +55,14 @@ def probe_traits(probe: Probe) -> TemplateTraits:
 def find_image_text(probe: Probe) -> str:
     """Return what a template writes for an image between two texts, "" if that is nothing."""
     first, last = _parts(USER), _parts(LATER_USER)
-    shown = _between_texts(probe, [*first, {"type": "image"}, *last])
+    shown = _between_texts(probe, [*first, {"type": "image"}, *last]) or ""
     # Lists that are printed are no text for an image; some write the same between any two parts.
     is_printed = re.search(r"""['"]type['"]:""", shown) is not None
     return "" if is_printed or shown == _between_texts(probe, [*first, *last]) else shown
 
 
-def _between_texts(probe: Probe, parts: list[dict[str, Any]]) -> str:
-    return between(_ask(probe, [{"role": "user", "content": parts}]), USER, LATER_USER) or ""
+def _between_texts(probe: Probe, parts: list[dict[str, Any]]) -> str | None:
+    return between(_ask(probe, [{"role": "user", "content": parts}]), USER, LATER_USER)
 
 
 def _find_reasoning_key(probe: Probe) -> ReasoningKey:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.fakes.vocab import IM_END, IM_START, FakeVocab
 from tests.unit.chat import families
 
@@ -49,6 +50,28 @@ def test_without_a_generation_prompt_no_reply_is_kept() -> None:
     prepared = preparer().prepare(talk(), PromptOptions(adds_generation_prompt=False))
     assert decode_tokens(prepared.input.tokens).tolist() == [IM_START, *b"hi", IM_END]
     assert prepared.context is None
+
+
+ITERATING = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"), [(CHATML, "<|im_start|>a\nbc\nd<|im_end|>"), (ITERATING, "abcd")]
+)
+def test_parts_of_text_are_joined_as_the_template_does_it(source: str, text: str) -> None:
+    parts = [ContentPart("a"), ContentPart("bc", is_breakpoint=True), ContentPart("d")]
+    conversation = make_conversation([{"role": "user", "content": parts}])
+    options = PromptOptions(adds_generation_prompt=False)
+    assert preparer(source).render(conversation, options).text == text
+    boundaries = preparer(source).prepare(conversation, options).input.boundaries
+    (mark,) = [each.pos for each in boundaries if each.kind == "breakpoint"]
+    assert decode_tokens(preparer(source).prepare(conversation, options).input.tokens)[mark] in (
+        ord("\n"),
+        ord("d"),
+    )
 
 
 def test_media_stand_at_their_positions() -> None:

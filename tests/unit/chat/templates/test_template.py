@@ -157,6 +157,11 @@ def test_system_messages_stay_where_they_are() -> None:
         ("{'a': [1, 2]} | tojson(separators=(',', ':'))", '{"a":[1,2]}'),
         ("'ü' | tojson(ensure_ascii=True)", '"\\u00fc"'),
         ("{'b': 1, 'a': 2} | tojson(sort_keys=True)", '{"a": 2, "b": 1}'),
+        ("[{'a': 1}] | selectattr('a') | tojson", '[{"a": 1}]'),
+        ("[nothing] | tojson", "[null]"),
+        ("(('<' | tojson) | safe) ~ '<&>'", '"<"<&>'),
+        ("'functions: ' + functions", "functions: "),
+        ("functions + '.'", "."),
         ("strftime_now('%Y-%m-%d')", "2026-03-04"),
     ],
 )
