@@ -6,6 +6,8 @@ beside a reference, are merged into one schema; of `anyOf` and `oneOf` each alte
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +16,8 @@ from milepost.chat.formats.grammar_writer import Schema
 
 ANY: frozenset[str] = frozenset()  # types of a schema that does not say any
 NEVER: Schema = {"enum": []}
-MAX_ALTERNATIVES = 256  # of one schema, and of those that they refer to; arbitrary
+MAX_ALTERNATIVES = 256  # of two lists of which a value follows both; arbitrary
+MAX_EXPANDED = 256  # lists of alternatives in one another; arbitrary
 JSON_TYPES = {
     str: "string",
     bool: "boolean",
@@ -122,22 +125,28 @@ class Schemas:
 
     def _find_alternatives(self, part: object) -> list[Schema]:
         found: list[Schema] = []
-        waiting, seen = [part], set()
-        num_tried = 0
-        while waiting and num_tried < MAX_ALTERNATIVES:
-            schema = self.resolve(waiting.pop(0))
+        waiting = deque([part])
+        seen: set[int] = set()
+        expanded: set[tuple[int, str]] = set()  # alternatives, and what stands beside them
+        while waiting:
+            schema = self.resolve(waiting.popleft())
             if id(schema) in seen:
                 continue
-            num_tried += 1
             seen.add(id(schema))
             key = next((key for key in CHOICES if _is_filled(schema.get(key))), None)
             if key is None:
                 found.append(schema)
                 continue
             base = {name: value for name, value in schema.items() if name != key}
+            beside = (id(schema[key]), json.dumps(base, sort_keys=True))
+            if beside in expanded:
+                continue
+            expanded.add(beside)
+            if len(expanded) > MAX_EXPANDED:
+                return [{}]  # alternatives that grow for ever
             is_free = base.keys() <= NO_CONSTRAINTS
             waiting += [one if is_free else {"allOf": [base, one]} for one in schema[key]]
-        return found
+        return _join_constants(found) or [{}]
 
 
 def merge(one: Schema, other: Schema) -> Schema:
@@ -199,6 +208,22 @@ def _types_of(schema: Schema) -> frozenset[str]:
         return frozenset(JSON_TYPES.get(type(value), "object") for value in constants)
     implied = {"properties": "object", "items": "array", "prefixItems": "array"}
     return frozenset(kind for key, kind in implied.items() if key in schema)
+
+
+def _join_constants(schemas: list[Schema]) -> list[Schema]:
+    """Return schemas with all that list nothing but texts as one."""
+    texts: list[str] = []
+    others: list[Schema] = []
+    for schema in schemas:
+        constants = constants_of(schema)
+        if constants and all(isinstance(value, str) for value in constants):
+            takes_texts = "string" in _types_of(schema)
+            texts += constants if takes_texts else []
+        else:
+            others.append(schema)
+    if len(schemas) - len(others) < 2:
+        return schemas
+    return [{"enum": list(dict.fromkeys(texts))}, *others]
 
 
 def _is_filled(value: object) -> bool:

@@ -24,6 +24,9 @@ MAX_SCHEMA_DEPTH = 64  # of objects and lists in a schema; llguidance refuses 12
 # Of a schema and all parts that it refers to, one after the other. Measured: llguidance overflows
 # its stack, which ends the process, at 3,000 levels and not at 2,400.
 MAX_TOTAL_DEPTH = 1000
+# Rules of a grammar in one another. Measured: llguidance overflows its stack at 2,000 in the worst
+# case, and takes seconds to refuse what is not far below that.
+MAX_RULE_DEPTH = 1000
 MAX_SCHEMA_BYTES = 1 << 20  # as JSON
 # Symbols of a grammar. Measured: 200 strict tools of 20 arguments have 6,000; compiling 8,000 takes
 # 0.2 s and 40,000 take 4 s, in which the engine does nothing else.
@@ -37,6 +40,9 @@ LENIENT = {"lenient": True}  # keywords that llguidance does not know are passed
 # What llguidance quotes of a grammar: "at 2(8): …", "   1 | %llguidance {}", "     ^^^".
 PLACE_IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): ")
 GRAMMAR_LINE = re.compile(r"\d+ \||\^+$")
+# The rules of a grammar as `grammar_writer` writes them, and what may be their names in others.
+RULE = re.compile(r"^([a-z]\w*)(?:\[lazy\])?: (?!%json)(.*)$", re.MULTILINE)
+NAME = re.compile(r"[a-z]\w*")
 UNSATISFIABLE = "Unsatisfiable schema"
 MAPS = ("properties", "patternProperties", "$defs", "definitions")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -118,7 +124,9 @@ class GrammarChecker:
         key = hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).digest()
         fault = self._faults.get(key)
         if fault is None:
-            fault = _as_sentence(LLMatcher.validate_grammar(grammar, limits=LIMITS))
+            fault = _find_depth_fault(grammar) or _as_sentence(
+                LLMatcher.validate_grammar(grammar, limits=LIMITS)
+            )
             self._faults.put(key, fault)
         return fault
 
@@ -173,6 +181,25 @@ def _depth_of(value: object) -> int:
 
 def _inner_values(value: object) -> Collection[object]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _find_depth_fault(grammar: str) -> str:
+    """Return what is wrong if rules stand in one another too often for llguidance."""
+    bodies = dict(RULE.findall(grammar))
+    heights: dict[str, int] = {}
+    waiting = ["start"]
+    while waiting:
+        name = waiting[-1]
+        inner = [each for each in NAME.findall(bodies.get(name, "")) if each in bodies]
+        if name not in heights:
+            heights[name] = 0  # so that a rule in itself is followed once
+            waiting += [each for each in inner if each not in heights]
+            continue
+        waiting.pop()
+        heights[name] = 1 + max((heights[each] for each in inner), default=0)
+        if heights[name] > MAX_RULE_DEPTH:
+            return f"objects in one another have too many properties (more than {MAX_RULE_DEPTH})"
+    return ""
 
 
 def _as_sentence(fault: str) -> str:

@@ -505,18 +505,26 @@ def test_arguments_may_be_sorted_unless_the_tool_is_strict(name: str) -> None:
     assert not loose.accepts(write_call(name, "find", '{"a": 1}'))
 
 
-def wide_and_deep(width: int, depth: int) -> dict[str, Any]:
+def wide_and_deep(width: int, depth: int, *, are_required: bool) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         names = [f"p{i}" for i in range(width)]
         parts = {name: {"type": "string"} for name in names}
-        schema = {"type": "object", "properties": {**parts, "last": schema}}
+        required = names if are_required else []
+        schema = {
+            "type": "object",
+            "properties": {**parts, "last": schema},
+            "required": required,
+        }
     return schema
 
 
 @pytest.mark.parametrize(("width", "depth"), [(127, 30), (60, 30), (3, 30), (1500, 2)])
-def test_no_schema_is_too_much_for_the_grammar_library(width: int, depth: int) -> None:
-    schema = wide_and_deep(width, depth)
+@pytest.mark.parametrize("are_required", [False, True])
+def test_no_schema_is_too_much_for_the_grammar_library(
+    width: int, depth: int, are_required: bool
+) -> None:
+    schema = wide_and_deep(width, depth, are_required=are_required)
     checker = GrammarChecker()
     for name in ("qwen3", "qwen3_coder", "gemma4", "llama4", "wrapped"):
         with contextlib.suppress(InvalidRequest):  # it may be refused
