@@ -291,13 +291,26 @@ SAMPLES = (
         "call-inside-reasoning",
         QWEN3,
         f"Look first.\n{QWEN_READ}\nThen think on.\n</think>\n\nYes.",
+        (reasoning(f"Look first.\n{QWEN_READ}\nThen think on."), content("Yes.")),
+        in_reasoning=True,
+    ),
+    ReplySample(
+        "call-in-reasoning-that-never-ends",
+        QWEN3,
+        f"Look first.\n{QWEN_READ}\n{QWEN_READ}\nDone.",
         (
             reasoning("Look first."),
             *call(0, "read", READ),
-            reasoning("\n\nThen think on."),
-            content("Yes."),
+            *call(1, "read", READ),
+            content("Done."),
         ),
         in_reasoning=True,
+    ),
+    ReplySample(
+        "end-of-reasoning-that-never-began",
+        QWEN3,
+        "</think>\n\nYes.",
+        (content("Yes."),),
     ),
     ReplySample(
         "thinking-of-a-call",
@@ -633,6 +646,13 @@ SAMPLES = (
             ParseWarning("a tool call is not well formed: '(' is missing"),
             content("[1, 2] and more"),
         ),
+    ),
+    ReplySample(
+        "gemma-4-empty-thoughts",
+        GEMMA4,
+        "<|channel><|channel>thought\n<channel|>Hello, `<channel|>`.<|channel>thought\n<channel|>"
+        "<channel|>",
+        (content("Hello, `<channel|>`."),),
     ),
     ReplySample(
         "gemma-4",

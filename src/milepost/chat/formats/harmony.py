@@ -153,21 +153,25 @@ class HarmonyBody(CallBody):
 def _read_message(reading: CallReading, header: str) -> Steps[None]:
     source, writer = reading.source, reading.writer
     recipient = RECIPIENT.search(header)
-    channel = CHANNEL.search(header)
-    if recipient is not None and reading.parameters:
+    channels = CHANNEL.findall(header)
+    if recipient is not None and recipient[1] != "assistant" and reading.parameters:
         writer.needs_known_name = not recipient[1].startswith(NAMESPACE)
         try:
             yield from _read_call(source, writer, recipient[1].removeprefix(NAMESPACE))
         except Malformed as problem:
             _give_up(source, writer, problem)
         return
-    if channel is not None and channel[1] == "analysis":
+    if channels[-1:] == ["analysis"]:
         if reading.parses_reasoning:
             source.unmark()
             yield from _copy_body(source, writer.reasoning)
             writer.end_reasoning()
             return
         writer.content(source.since_mark())
+        source.unmark()
+        stop = yield from _copy_body(source, writer.content)
+        writer.content("" if stop in HEADERS else stop)
+        return
     source.unmark()
     yield from _copy_body(source, writer.content)
 
@@ -181,11 +185,12 @@ def _read_call(source: TextSource, writer: ReplyWriter, name: str) -> Steps[None
     yield from source.match_after_space(ENDS)
 
 
-def _copy_body(source: TextSource, write: Write) -> Steps[None]:
-    """Copy text up to the end of its message; a header that follows is not read."""
+def _copy_body(source: TextSource, write: Write) -> Steps[str]:
+    """Copy text up to the end of its message, and return it; a header there is not read."""
     stop = yield from source.copy_until(BODY_STOPS, write)
     if stop in HEADERS:
         source.back(len(stop))
+    return stop
 
 
 def _give_up(source: TextSource, writer: ReplyWriter, problem: Malformed) -> None:

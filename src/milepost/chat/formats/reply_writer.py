@@ -9,6 +9,7 @@ What separates reasoning, text and calls in a template belongs to neither of the
 
 from __future__ import annotations
 
+import copy
 import re
 import secrets
 from collections.abc import Callable, Collection
@@ -25,6 +26,7 @@ from milepost.chat.formats.reply_events import (
 )
 from milepost.chat.formats.text_source import Malformed, TextSource
 
+QUOTES = ("`", "'", '"')
 BLOCK_GAP = "\n\n"  # between two blocks of reasoning
 MAX_NAME_CHARS = 256  # of a tool; arbitrary, OpenAI allows 64
 NAME = re.compile(r"[$@:/.+-]*\w[\w$@:/.+-]*")  # of a tool that was not given
@@ -61,11 +63,40 @@ class ReplyWriter:
         self.num_calls = 0
         self.is_call_open = False
         self.needs_known_name = False  # a call of a tool that was not given is none
+        self._before_trial: ReplyWriter | None = None
+        self._last_char = ""  # of the content
 
     def drain(self) -> list[ReplyEvent]:
-        """Return the events since the last time."""
-        events, self._events = self._events, []
+        """Return the events since the last time, without those of a trial."""
+        writer = self._before_trial or self
+        events, writer._events = writer._events, []
         return events
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether what is written may yet be undone."""
+        return self._before_trial is not None
+
+    @property
+    def is_quoting(self) -> bool:
+        """Whether the content ends with a quotation mark."""
+        return not self._space and self._last_char in QUOTES
+
+    def begin_trial(self) -> None:
+        """Keep the events from here on back until it is known whether they are right."""
+        self._before_trial = copy.copy(self)
+        self._events = []
+
+    def keep_trial(self) -> None:
+        """The events are right."""
+        if self._before_trial is not None:
+            self._events = [*self._before_trial._events, *self._events]
+            self._before_trial = None
+
+    def undo_trial(self) -> None:
+        """Forget the events, and all that went with them."""
+        if self._before_trial is not None:
+            self.__dict__.update(self._before_trial.__dict__)
 
     def content(self, text: str) -> None:
         """Write text of the reply."""
@@ -79,6 +110,7 @@ class ReplyWriter:
         self._space = text[len(body) :]
         if body:
             self._has_content = True
+            self._last_char = body[-1]
             self._add(ContentText(body))
 
     def reasoning(self, text: str) -> None:

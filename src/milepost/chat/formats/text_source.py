@@ -58,14 +58,16 @@ class TextSource:
         self._text = ""
         self._pos = 0
         self._mark = -1  # text from here on is kept; -1: from `_pos` on
+        self._hold = -1  # the same for what may yet be read in another way
         self._is_ended = False
 
     def feed(self, text: str) -> None:
         """Add text."""
-        kept = self._pos if self._mark < 0 else self._mark
+        kept = min(pos for pos in (self._pos, self._mark, self._hold) if pos >= 0)
         self._text = self._text[kept:] + text
         self._pos -= kept
-        self._mark = min(self._mark, 0)
+        self._mark = max(self._mark - kept, -1)
+        self._hold = max(self._hold - kept, -1)
 
     def end(self) -> None:
         """No more text will come."""
@@ -78,6 +80,15 @@ class TextSource:
     def unmark(self) -> None:
         """Forget the marked place."""
         self._mark = -1
+
+    def hold(self, num_chars_back: int) -> None:
+        """Remember another place, before this one, that `release` goes back to."""
+        self._hold = self._pos - num_chars_back
+
+    def release(self) -> str:
+        """Forget that place; return what was read since."""
+        start, self._hold = self._hold, -1
+        return self._text[start : self._pos]
 
     def since_mark(self) -> str:
         """Return what was read since the marked place; nothing where none is marked."""

@@ -45,11 +45,17 @@ class ReplyPlan:
     in_reasoning: bool = False  # the prompt ends inside a reasoning block
     tools: tuple[Mapping[str, Any], ...] = ()  # those that may be called
     repeats_reasoning: bool = False  # content has the reasoning too
+    lead: str = ""  # of the content: the start of reasoning, which the prompt holds
 
     def make_parser(self) -> ReplyParser:
         """Return a parser for one reply."""
         make = RepeatingParser if self.repeats_reasoning else ReplyParser
-        return make(self.reply_format, in_reasoning=self.in_reasoning, tools=self.tools)
+        return make(
+            self.reply_format,
+            in_reasoning=self.in_reasoning,
+            tools=self.tools,
+            lead=self.lead,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +77,15 @@ def plan_reply(
     if not options.parses_anything:
         return ReplyPlan(reply_format=ReplyFormat())
     reasoning = reply_format.reasoning
-    if options.reasoning == "none":
+    in_reasoning, lead = is_reasoning_open(generation_prompt, reasoning), ""
+    if options.reasoning == "none" and reasoning is not None:
         reply_format = replace(reply_format, reasoning=None)
+        start = generation_prompt.rfind(reasoning.start.strip())
+        lead = generation_prompt[start:] if in_reasoning else ""
     return ReplyPlan(
         reply_format=reply_format,
-        in_reasoning=is_reasoning_open(generation_prompt, reasoning),
+        in_reasoning=in_reasoning,
+        lead=lead,
         tools=tuple(tools) if options.parses_calls else (),
         repeats_reasoning=options.reasoning == "deepseek-legacy",
     )

@@ -6,9 +6,9 @@ looked like a call and is none is passed on as text, with a ParseWarning; a call
 after its start stays without CallEnd.
 
 Reasoning is looked for where a reply begins, after other reasoning, and after calls; elsewhere
-its markers are text. A call inside reasoning is a call if it is one of a tool that was given, and
-the reasoning goes on after it. Models that write calls without a marker may write them only
-where a reply begins, and only of tools that were given.
+its markers are text, unless they are control tokens. A call inside reasoning, of a tool that was
+given, is a call if the reasoning never ends; otherwise it is reasoning as well. Models that write
+calls without a marker may write them only where a reply begins, and only of tools that were given.
 
     text ──> TextSource ──> readers (generators) ──> ReplyWriter ──> events
 """
@@ -16,6 +16,7 @@ where a reply begins, and only of tools that were given.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -27,8 +28,10 @@ from milepost.chat.formats.reply_format import (
     tells_of_call,
 )
 from milepost.chat.formats.reply_writer import ReplyWriter, make_call_id
+from milepost.chat.formats.text_pieces import first_tag
 from milepost.chat.formats.text_source import Malformed, OutOfText, Steps, Stops, TextSource, Write
 
+CONTROL = re.compile(r"<[|｜]|[|｜]>")  # as control tokens are spelled, and no text
 BARE_SEPARATOR = ";"  # between calls that have no markers (Llama 3)
 
 
@@ -41,17 +44,19 @@ class ReplyParser:
         *,
         in_reasoning: bool = False,
         tools: Iterable[Mapping[str, Any]] = (),
+        lead: str = "",
         make_id: Callable[[], str] = make_call_id,
     ) -> None:
         """Prepare for a reply.
 
         `in_reasoning` says that the prompt ends inside a reasoning block. `tools` are those of
         the request, as OpenAI writes them; without any, nothing is a call. A format without
-        reasoning leaves it in the content as it was written.
+        reasoning leaves it in the content as it was written, after `lead`.
         """
         parameters = _read_parameters(tools)
         self._source = TextSource()
         self._writer = ReplyWriter(self._source, parameters, make_id)
+        self._writer.content(lead)
         self._reasoning = reply_format.reasoning
         self._content = reply_format.content
         self._write: Write = self._writer.content  # what text belongs to
@@ -89,7 +94,10 @@ class ReplyParser:
         """
         self._source.end()
         self._advance()
-        if not is_truncated:
+        if is_truncated:
+            self._writer.undo_trial()
+        else:
+            self._writer.keep_trial()
             self._finish_text()
         return self._writer.drain()
 
@@ -109,7 +117,9 @@ class ReplyParser:
 
     def _read_reply(self, in_reasoning: bool) -> Steps[None]:
         calls = self._calls
-        stops = Stops((*(calls.starts if calls else ()), self._content.start, self._content.end))
+        tokens = self._reasoning_tokens
+        starts = calls.starts if calls else ()
+        stops = Stops((*starts, self._content.start, self._content.end, *tokens))
         if in_reasoning:
             assert self._reasoning is not None
             self._write = self._writer.reasoning
@@ -118,19 +128,37 @@ class ReplyParser:
         while True:
             yield from self._read_start()
             stop = yield from self._source.copy_until(stops, self._writer.content)
-            if calls is not None and stop in calls.starts:
+            if stop in starts:
                 yield from self._read_calls(stop)
+            elif stop in tokens and self._writer.is_quoting:
+                self._writer.content(stop)
+            elif stop in tokens[:1]:
+                yield from self._read_reasoning()
+
+    @property
+    def _reasoning_tokens(self) -> tuple[str, ...]:
+        """Start and end of reasoning where they are control tokens, which no text has."""
+        if self._reasoning is None:
+            return ()
+        start, end = self._reasoning.start.strip(), self._reasoning.end.strip()
+        return (start, end) if CONTROL.search(start) and CONTROL.search(end) else ()
 
     def _read_start(self) -> Steps[None]:
         """Read what may only stand where text begins: reasoning, and calls without markers."""
         start = self._reasoning.start.strip() if self._reasoning is not None else ""
+        end = self._reasoning.end.strip() if self._reasoning is not None else ""
+        twice = (
+            first_tag(start) + start if self._reasoning_tokens else ""
+        )  # as Gemma 4 may write it
         bare = self._calls.bare_start if self._calls is not None else ""
         while start or bare:
             self._source.mark()
-            found = yield from self._source.match_after_space((start, bare))
-            if found and found == start:
+            found = yield from self._source.match_after_space((start, end, twice, bare))
+            if found and found in (start, twice):
                 self._source.unmark()
                 yield from self._read_reasoning()
+            elif found and found == end:  # of reasoning that was never begun
+                self._writer.end_reasoning()
             elif found:
                 self._source.back(len(found))
                 yield from self._read_marked_calls(found)
@@ -147,9 +175,31 @@ class ReplyParser:
         stops = Stops((end, *starts))
         self._write = self._writer.reasoning
         while (stop := (yield from self._source.copy_until(stops, self._write))) != end:
-            yield from self._read_calls(stop)
+            if (yield from self._read_calls_of_reasoning(stop, stops, end)):
+                break
         self._writer.end_reasoning()
         self._write = self._writer.content
+
+    def _read_calls_of_reasoning(self, stop: str, stops: Stops, end: str) -> Steps[bool]:
+        """Read what may be calls of a model that forgot to end its reasoning; say if it did not.
+
+        If the end comes after all, they were reasoning, with everything up to it.
+        """
+        num_calls = self._writer.num_calls
+        self._source.hold(len(stop))
+        self._writer.begin_trial()
+        yield from self._read_calls(stop)
+        if self._writer.num_calls == num_calls:
+            self._writer.keep_trial()
+            self._source.release()
+            return False
+        self._writer.end_reasoning()
+        self._write = self._writer.content
+        while (stop := (yield from self._source.copy_until(stops, self._write))) != end:
+            yield from self._read_calls(stop)
+        self._writer.undo_trial()
+        self._writer.reasoning(self._source.release().removesuffix(end))
+        return True
 
     def _read_calls(self, stop: str) -> Steps[None]:
         """Read calls after a marker that has just been read."""

@@ -45,6 +45,8 @@ REASONED = {"reasoning_content": REASONING}
 CUTTING = re.compile(
     r"""split\(\s*(['"])(?P<split>.{3,40}?)\1|(['"])(?P<looked_for>.{3,40}?)\3\s+in\s"""
 )
+# Write your thoughts between <think></think>
+EXPLAINED = re.compile(r"<(?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)>\s*</(?P=tag)>")
 MAX_CANDIDATES = 8  # arbitrary
 
 
@@ -66,7 +68,12 @@ def is_opened(generation: str, reasoning: ReasoningFormat | None) -> bool:
 
 def _probe_reasoning(probe: Probe) -> ReasoningFormat | None:
     """Return where reasoning stands, None if nothing shows that there is any."""
-    markers = _read_history(probe) or _read_generation(probe) or _read_source(probe)
+    markers = (
+        _read_history(probe)
+        or _read_generation(probe)
+        or _read_source(probe)
+        or _read_explained(probe)
+    )
     if markers is None or not markers.end:
         return None
     return ReasoningFormat(markers.start, markers.end, _earlier_reasoning(probe))
@@ -173,6 +180,15 @@ def _read_generation(probe: Probe) -> Affix | None:
     if len(tags) == 2:  # empty reasoning
         return Affix(tags[0], tags[1])
     return None
+
+
+def _read_explained(probe: Probe) -> Affix | None:
+    """Read the markers from an explanation that a prompt has where reasoning is asked for."""
+    asked = probe.prompt(user(), thinking=True, enable_thinking=True) or ""
+    if asked == probe.prompt(user(), thinking=False, enable_thinking=False):
+        return None
+    found = EXPLAINED.search(asked)
+    return Affix(f"<{found['tag']}>", f"</{found['tag']}>") if found else None
 
 
 def _read_source(probe: Probe) -> Affix | None:

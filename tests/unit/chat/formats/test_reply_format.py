@@ -422,6 +422,12 @@ def test_reasoning_that_only_a_prompt_begins_is_learnt() -> None:
     )
 
 
+def test_reasoning_that_a_prompt_explains_where_it_is_asked_for_is_learnt() -> None:
+    explained = "{% if thinking %}Write your thoughts between <think></think>.{% endif %}"
+    source = explained + template("{{ message.content }}")
+    assert load(source).reply_format.reasoning == ReasoningFormat("<think>", "</think>", "dropped")
+
+
 def test_a_wrapped_call_with_its_arguments_as_text_is_learnt() -> None:
     source = template(
         calls(

@@ -12,8 +12,10 @@ from tests.unit.chat.reply_samples import (
     SEED_OSS,
     THINK,
     TOOLS,
+    merge,
 )
 
+from milepost.chat.formats.reply_events import ContentText
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.replies.reply_plan import (
     ReplyOptions,
@@ -81,6 +83,16 @@ def test_a_plan_without_reasoning_has_a_format_without_it() -> None:
 
     assert plan.reply_format == QWEN25
     assert plan.tools == tuple(TOOLS)
+    assert plan.lead == "<think>\n"
+
+
+def test_reasoning_that_stays_in_the_content_has_the_start_that_the_prompt_holds() -> None:
+    plan = plan_reply(QWEN3, "<|im_start|>\n<think>\n", [], ReplyOptions(reasoning="none"))
+    parser = plan.make_parser()
+
+    events = [*parser.feed("Hm.</think>Yes."), *parser.finish(is_truncated=False)]
+
+    assert merge(events) == [ContentText("<think>\nHm.</think>Yes.")]
 
 
 def test_a_plan_without_anything_is_plain_text() -> None:

@@ -283,7 +283,7 @@ def test_harmony_without_reasoning_leaves_it_in_the_content() -> None:
 
     events = parse([text], ReplyFormat(tool_calls=GPT_OSS.tool_calls))
 
-    assert events == [content(f"{header}Hm.Yes.")]
+    assert events == [content(f"{header}Hm.<|end|>Yes.")]
 
 
 def test_a_reply_without_end_of_reasoning_is_reasoning() -> None:
