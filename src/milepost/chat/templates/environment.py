@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -93,6 +94,12 @@ class GenerationTag(jinja2.ext.Extension):
         """Return the statements between the tags."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def find_variables(source: str) -> frozenset[str]:
+    """Return the names that a template, which compiles, reads and does not set itself."""
+    syntax = TemplateEnvironment(datetime.now).parse(source)
+    return frozenset(jinja2.meta.find_undeclared_variables(syntax))
 
 
 def _tojson(

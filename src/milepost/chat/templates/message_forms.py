@@ -18,6 +18,7 @@ ReasoningKey = Literal["reasoning_content", "reasoning", "thinking", "thinking_p
 
 SHORT_ID_CHARS = 9  # what Mistral's templates demand of the ids of tool calls
 ID_ALPHABET = string.ascii_letters + string.digits
+NAMED_TYPES = ("string", "number", "integer", "boolean", "array", "object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class TemplateTraits:
     takes_null_content: bool = False  # tool calls are shown only where content is null
     reasoning_key: ReasoningKey = "reasoning_content"
     runs_parts_together: bool = False  # typed parts of text are written without anything between
+    merges_thinking: bool = False  # content beside calls is lost unless it is a part of `thinking`
 
 
 def adapt_messages(
@@ -54,7 +56,7 @@ def adapt_messages(
         if traits.takes_short_ids:
             _shorten_ids(message)
         if traits.reasoning_key != "reasoning_content" and "reasoning_content" in message:
-            _move_reasoning(message, traits.reasoning_key)
+            _move_reasoning(message, traits)
         if traits.takes_null_content and "tool_calls" in message and not message.get("content"):
             message["content"] = None
         elif traits.takes_parts and isinstance(message.get("content"), str):
@@ -112,15 +114,61 @@ def short_id(call_id: str) -> str:
     return "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in digest[:SHORT_ID_CHARS])
 
 
-def _move_reasoning(message: Message, key: ReasoningKey) -> None:
-    reasoning = message["reasoning_content"]
+def _move_reasoning(message: Message, traits: TemplateTraits) -> None:
+    reasoning, key = message["reasoning_content"], traits.reasoning_key
     if key == "thinking_part":
         text = {"type": "text", "text": message.get("content", "")}
         message["content"] = [{"type": "thinking", "thinking": reasoning}, text]
         return
     message[key] = reasoning
-    if key == "thinking" and "tool_calls" in message:
+    if traits.merges_thinking and "tool_calls" in message:
         # gpt-oss shows either as analysis and refuses both: put one after the other.
         content = message.pop("content")
         if content:
             message["thinking"] += "\n" + content
+
+
+def complete_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tools with all that a schema may leave out, and types that any template can name.
+
+    Some templates write signatures, and go through `properties` or add up descriptions.
+    """
+    return [
+        {**tool, "function": {**tool["function"], **_complete_parameters(tool["function"])}}
+        for tool in tools
+    ]
+
+
+def _complete_parameters(function: dict[str, Any]) -> dict[str, Any]:
+    parameters = function.get("parameters")
+    schema = parameters if isinstance(parameters, dict) else {}
+    completed = _complete_schema({**schema, "type": "object"})
+    return {"description": function.get("description") or "", "parameters": completed}
+
+
+def _complete_schema(schema: object) -> dict[str, Any]:
+    given = schema if isinstance(schema, dict) else {}
+    kind = _one_type(given)
+    completed = {**given, "type": kind, "description": given.get("description") or ""}
+    if kind == "object":
+        properties = given.get("properties")
+        items = properties.items() if isinstance(properties, dict) else ()
+        completed["properties"] = {name: _complete_schema(each) for name, each in items}
+        completed["required"] = given.get("required") or []
+        completed["additionalProperties"] = _complete_leaf(given.get("additionalProperties"))
+    elif kind == "array":
+        completed["items"] = _complete_schema(given.get("items"))
+    return completed
+
+
+def _complete_leaf(schema: object) -> dict[str, Any]:
+    return _complete_schema(schema) if isinstance(schema, dict) else {"type": "string"}
+
+
+def _one_type(schema: dict[str, Any]) -> str:
+    """Return the type of a schema, "string" where it has none or several."""
+    kinds = schema.get("type")
+    if not isinstance(kinds, list):
+        kinds = [kinds]
+    known = [kind for kind in kinds if kind in NAMED_TYPES]
+    return known[0] if known else "string"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from milepost.chat.conversation.conversation import make_conversation
 from milepost.chat.conversation.rendered_prompt import ControlTexts
-from milepost.chat.formats.probe_texts import LATER_USER, Probe, Render, answer, user
+from milepost.chat.formats.probe_texts import LATER_USER, TOOLS, Probe, Render, answer, user
 from milepost.chat.formats.reply_format import ReplyFormat
 from milepost.chat.templates.history_probe import HistoryProfile
 from milepost.chat.templates.message_forms import TemplateTraits
@@ -28,6 +29,8 @@ from milepost.chat.templates.message_probe import (
     probe_tools,
     probe_treatments,
 )
+from milepost.chat.templates.message_repairs import NOTHING, MessageRepairs
+from milepost.chat.templates.repair_probe import RepairProbe
 from milepost.chat.templates.reply_probe import probe_reply_format
 from milepost.chat.templates.tool_fallback import (
     ToolFallback,
@@ -36,6 +39,7 @@ from milepost.chat.templates.tool_fallback import (
     read_default_system,
 )
 from milepost.chat.templates.trait_probe import find_image_text, probe_traits
+from milepost.errors import TemplateFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class TemplateProfile:
         self, source: str, renderings: Renderings, controls: ControlTexts, traits: TemplateTraits
     ) -> None:
         self.traits = traits
+        self._render = renderings.served
         self._controls = controls
         self._untouched = Probe(source, renderings.untouched)
         self._adapted = Probe(source, renderings.adapted, controls.spelled)
@@ -78,6 +83,14 @@ class TemplateProfile:
     def tool_fallback(self) -> ToolFallback | None:
         """What is written into texts because the template leaves it out; all else is without it."""
         return plan_tool_fallback(self._adapted, self._shown_format)
+
+    @cached_property
+    def repairs(self) -> MessageRepairs | None:
+        """What is done with messages that the template would refuse or lose; None: nothing."""
+        fallback = self.tool_fallback
+        has_tools = fallback is None or not fallback.writes_calls
+        repairs = RepairProbe(self._adapted, self._shown_format, has_tools=has_tools).learn()
+        return None if repairs == NOTHING else repairs
 
     @cached_property
     def reply_markers(self) -> frozenset[str]:
@@ -108,6 +121,17 @@ class TemplateProfile:
     def treatments(self) -> Treatments:
         """What becomes of messages that are not where the template expects them."""
         return probe_treatments(self._adapted)
+
+    @cached_property
+    def failures(self) -> tuple[str, ...]:
+        """Why the plainest conversations, without and with tools, cannot be rendered; if so."""
+        found: dict[str, None] = {}
+        for tools in (None, TOOLS):
+            try:
+                self._render(make_conversation([user()], tools), True, {})
+            except TemplateFailed as error:
+                found[f"cannot render{' tools' if tools else ''}: {error}"] = None
+        return tuple(found)[:1]
 
     @cached_property
     def image_text(self) -> str:

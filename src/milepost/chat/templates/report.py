@@ -13,10 +13,34 @@ from typing import Any
 
 from milepost.chat.formats.reply_format import ToolCallFormat
 from milepost.chat.templates.builtin_templates import BUILTIN_TEMPLATES
+from milepost.chat.templates.message_repairs import MessageRepairs
 from milepost.chat.templates.profile import TemplateProfile
 from milepost.chat.templates.template import ChatTemplate, TemplateSet
 from milepost.chat.templates.tool_fallback import ToolFallback
 from milepost.errors import ConfigurationError
+
+REPAIRS = {
+    "first_system_to_user": "The system message becomes a part of the first user message.",
+    "joins_systems": "Several system messages at the start become one.",
+    "later_system_to_user": (
+        "A later system message becomes text of the user, marked as the system's."
+    ),
+    "joins_users": "User messages that follow each other become one.",
+    "joins_replies": "Replies that follow each other become one.",
+    "drops_empty_replies": "Replies without text and calls are left out.",
+    "leads_with_user": "An empty user message is put before a reply or result that begins.",
+    "splits_calls": "Several calls of a reply become replies of their own, each with its result.",
+    "joins_calls": "Replies with calls that follow each other become one.",
+    "fills_ids": "Calls and results without an id get one.",
+    "wraps_arguments": "Arguments that are no object become the one argument 'arguments'.",
+    "orphans_to_user": "Results without a call become texts of the user.",
+}
+WORDS = {
+    "with_calls": "has the calls written after it",
+    "with_calls_and_results": "has the calls written after it, and results are texts of the user",
+    "reasoning": "becomes reasoning",
+    "apart": "becomes a reply of its own",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +57,7 @@ def describe_template(template: ChatTemplate) -> dict[str, Any]:
         **reply,
         "traits": asdict(profile.traits),
         "tool_fallback": None if fallback is None else asdict(fallback),
+        "repairs": None if profile.repairs is None else asdict(profile.repairs),
         "generation": asdict(profile.generation),
         "frames": asdict(profile.frames),
         "tools": tools.pop("place"),
@@ -68,7 +93,14 @@ def load_template(target: str) -> ChatTemplate:
 
 def describe_consequences(profile: TemplateProfile) -> list[str]:
     """Return the sentences about what a profile means for users, what is missing first."""
-    return [*_about_tools(profile), *_about_reasoning(profile), *_about_messages(profile)]
+    if profile.failures:
+        return [f"This template {failure}" for failure in profile.failures]
+    return [
+        *_about_tools(profile),
+        *_about_reasoning(profile),
+        *_about_messages(profile),
+        *_about_repairs(profile.repairs),
+    ]
 
 
 def log_consequences(templates: TemplateSet) -> None:
@@ -128,20 +160,28 @@ def _about_reasoning(profile: TemplateProfile) -> Iterator[str]:
 
 def _about_messages(profile: TemplateProfile) -> Iterator[str]:
     first, later = profile.treatments.first_system, profile.treatments.later_system
-    if first == "refused":
-        yield "There is no system role."
-    elif first == "moved":
+    is_merged = profile.repairs is not None and profile.repairs.first_system_to_user
+    if first == "moved" and not is_merged:
         yield "The system message stands in the last user message and moves with it."
     if later == "moved":
         yield "A later system message is moved to the start: all that follows is computed again."
-    elif later == "dropped":
-        yield "A later system message is left out."
-    elif later == "refused" and first != "refused":
-        yield "A later system message is refused."
-    if profile.treatments.consecutive_users == "refused":
-        yield "Users and replies must alternate."
+    if profile.traits.merges_thinking:
+        yield "Text beside a call is a part of its reasoning, and goes with it."
     if profile.image_text != profile.image_text.strip():
         yield (
             f"The template writes {profile.image_text!r} for an image; here the marks of its "
             "projector stand there, without white space beside them."
         )
+
+
+def _about_repairs(repairs: MessageRepairs | None) -> Iterator[str]:
+    """Say what is done with messages that the template refuses or loses."""
+    if repairs is None:
+        return
+    for name, sentence in REPAIRS.items():
+        if getattr(repairs, name):
+            yield sentence
+    if repairs.before_user is not None:
+        yield f"A reply {repairs.before_user!r} is put between results and the next user message."
+    if repairs.words != "kept":
+        yield f"Text beside calls {WORDS[repairs.words]}."

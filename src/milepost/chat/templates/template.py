@@ -6,6 +6,8 @@ failure of a template is a `TemplateFailed`; none takes the server down.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,18 +25,30 @@ from milepost.chat.conversation.rendered_prompt import (
 )
 from milepost.chat.conversation.sentinels import find_markers, unescape_sentinel
 from milepost.chat.formats.reply_format import ReplyFormat
-from milepost.chat.templates.environment import RaisedByTemplate, TemplateEnvironment
+from milepost.chat.templates.environment import (
+    RaisedByTemplate,
+    TemplateEnvironment,
+    find_variables,
+)
 from milepost.chat.templates.message_forms import (
     ArgumentForm,
     adapt_messages,
+    complete_tools,
     wrap_arguments,
 )
+from milepost.chat.templates.message_repairs import STRICTEST, repair_messages
 from milepost.chat.templates.profile import Renderings, learn_profile
-from milepost.chat.templates.tool_fallback import write_tools
+from milepost.chat.templates.tool_fallback import CALLS, ToolFallback, write_tools
 from milepost.chat.vocab import Vocab
 from milepost.errors import ConfigurationError, InvalidRequest, TemplateFailed
 from milepost.kinds import TOOL_ROLES
 
+logger = logging.getLogger(__name__)
+
+FUNCTIONS = "functions"  # the name of tools, as JSON text, before there was `tools`
+AS_TEXTS = ToolFallback(
+    tools_in="first_user", writes_calls=True, writes_results=True, joins_users=True
+)
 GENERATION = "add_generation_prompt"
 RESERVED_VARIABLES = ("messages", "tools", "bos_token", "eos_token", GENERATION)
 MAX_QUOTED_CHARS = 500  # of a template's own message; arbitrary
@@ -74,9 +88,11 @@ class ChatTemplate:
         self._texts = texts or SpecialTexts()
         self._now = now
         self._template = _compile(source, name, now)
+        self._reads_functions = FUNCTIONS in find_variables(source)  # firefunction
         renderings = Renderings(self._render_untouched, self._render_adapted, self._render_served)
         self.profile = learn_profile(source, renderings, self.controls)
         self._arguments = self.profile.traits.arguments
+        self._said: set[str] = set()  # what was logged
 
     @property
     def reply_format(self) -> ReplyFormat:
@@ -115,19 +131,53 @@ class ChatTemplate:
                 "nested too deeply; send a simpler value",
                 param="messages",
             ) from error
-        shown = self._show_tools(marked, kwargs) if _speaks_of_tools(marked) else marked
-        text = self._render_adapted(shown, add_generation_prompt, kwargs)
+        text = self._render_repaired(marked, add_generation_prompt, kwargs)
         if not conversation.media:
             return unmark_control_texts(text, mark)
         text = unescape_sentinel(text, conversation.sentinel)
         return self._note_media(unmark_control_texts(text, mark), conversation)
 
+    def _render_repaired(
+        self, conversation: Conversation, add_generation_prompt: bool, kwargs: Mapping[str, Any]
+    ) -> str:
+        """Render what the template takes of a conversation, in texts alone if it takes no more."""
+        shown = conversation
+        if _speaks_of_tools(conversation):
+            shown = self._show_tools(conversation, kwargs)
+        repaired = shown
+        if self.profile.repairs is not None:
+            calls = self.profile.reply_format.tool_calls
+            repaired = repair_messages(shown, self.profile.repairs, calls)
+        if repaired is not shown:
+            self._log_once("are not sent to the model as they are")
+        try:
+            return self._render_adapted(repaired, add_generation_prompt, kwargs)
+        except TemplateFailed as error:
+            # A client sends what it has recorded again and again: it must not be locked out.
+            texts = write_tools(conversation, CALLS, AS_TEXTS, lambda: "")
+            strict = repair_messages(texts, STRICTEST)
+            try:
+                text = self._render_adapted(strict, add_generation_prompt, kwargs)
+            except TemplateFailed:
+                raise error from None
+            self._log_once(f"are written as plain turns, as {error}")
+            return text
+
+    def _log_once(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.warning(
+                "chat template of %s: messages of a request %s; `milepost probe` says why",
+                self.name,
+                what[:MAX_QUOTED_CHARS],
+            )
+
     def _show_tools(self, conversation: Conversation, kwargs: Mapping[str, Any]) -> Conversation:
         fallback, calls = self.profile.tool_fallback, self.profile.reply_format.tool_calls
-        if fallback is None or calls is None:
+        if fallback is None:
             return conversation
         return write_tools(
-            conversation, calls, fallback, lambda: self.profile.default_system(kwargs)
+            conversation, calls or CALLS, fallback, lambda: self.profile.default_system(kwargs)
         )
 
     def _render_adapted(
@@ -137,9 +187,12 @@ class ChatTemplate:
         variables[GENERATION] = add_generation_prompt
         no_tools: list[Any] | None = [] if self.profile.traits.takes_empty_tools else None
         variables["tools"] = conversation.tools or no_tools
+        if self._reads_functions and FUNCTIONS not in variables:
+            described = [tool["function"] for tool in conversation.tools or ()]
+            variables[FUNCTIONS] = json.dumps(described, indent=4, ensure_ascii=False)
         if conversation.documents is not None or "documents" not in variables:
             variables["documents"] = conversation.documents
-        return _without_surrogates(self._render_messages(conversation, variables))
+        return _without_surrogates(self._render_completing(conversation, variables))
 
     def _note_media(self, prompt: RenderedPrompt, conversation: Conversation) -> RenderedPrompt:
         """Note where the markers of media stand, which templates must neither drop nor move."""
@@ -173,6 +226,18 @@ class ChatTemplate:
             "datetime": now.strftime("%b %d %Y"),
             **kwargs,
         }
+
+    def _render_completing(self, conversation: Conversation, variables: dict[str, Any]) -> str:
+        try:
+            return self._render_messages(conversation, variables)
+        except TemplateFailed as error:
+            if not conversation.tools:
+                raise
+            try:
+                variables["tools"] = complete_tools(conversation.tools)
+                return self._render_messages(conversation, variables)
+            except TemplateFailed:
+                raise error from None
 
     def _render_messages(self, conversation: Conversation, variables: dict[str, Any]) -> str:
         try:

@@ -70,7 +70,7 @@ def plan_tool_fallback(probe: Probe, reply: ReplyFormat) -> ToolFallback | None:
     if reply.tool_calls is not None and reply.tool_calls.body.reads_whole_reply:
         return None  # its calls cannot be part of a text
     lists = _lists_tools(probe)
-    if lists and reply.tool_calls is None:
+    if lists and reply.tool_calls is None and shows_calls(probe):
         return None  # calls in a history could not be written as this model writes them
     # A form that is shown but not understood would stand beside the one that is described.
     writes_calls = reply.tool_calls is None or not shows_calls(probe)
@@ -229,7 +229,7 @@ class _Writing:
 
     def _with_call_texts(self, message: Message, index: int) -> Message:
         calls = [
-            _written_call(call, self.conversation.argument_texts[index, j])
+            written_call(call, self.conversation.argument_texts[index, j])
             for j, call in enumerate(message["tool_calls"])
         ]
         written = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -237,7 +237,7 @@ class _Writing:
         return written
 
 
-def _written_call(call: dict[str, Any], arguments_text: str) -> WrittenCall:
+def written_call(call: dict[str, Any], arguments_text: str) -> WrittenCall:
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     if not isinstance(arguments, dict):  # as `wrap_arguments` does
         arguments = {"arguments": arguments}

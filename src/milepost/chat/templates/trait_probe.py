@@ -18,6 +18,7 @@ from milepost.chat.formats.probe_texts import (
     LATER_USER,
     LONG_ID,
     REASONING,
+    SYSTEM,
     TOOLS,
     USER,
     VALUES,
@@ -37,7 +38,7 @@ PYTHON_ARGUMENT = f"'{KEYS[0][0]}':"  # an object that was printed instead of en
 
 def probe_traits(probe: Probe) -> TemplateTraits:
     """Return the traits of a template; the probe renders messages as they are."""
-    source = probe.source
+    reasoning_key = _find_reasoning_key(probe)
     takes_parts, takes_empty_tools = _probe_plain_message(probe)
     takes_short_ids, takes_null_content, arguments = _probe_tool_calls(probe, takes_parts)
     return TemplateTraits(
@@ -45,11 +46,27 @@ def probe_traits(probe: Probe) -> TemplateTraits:
         takes_parts=takes_parts,
         takes_empty_tools=takes_empty_tools,
         takes_short_ids=takes_short_ids,
-        knows_developer=re.search(r"""['"]developer['"]""", source) is not None,
+        knows_developer=_knows_developer(probe, takes_parts),
         takes_null_content=takes_null_content,
         runs_parts_together=_between_texts(probe, [*_parts(USER), *_parts(LATER_USER)]) == "",
-        reasoning_key=_find_reasoning_key(probe),
+        reasoning_key=reasoning_key,
+        merges_thinking=reasoning_key == "thinking" and _merges_thinking(probe),
     )
+
+
+def _knows_developer(probe: Probe, takes_parts: bool) -> bool:
+    """Say whether a template names the role and shows its message."""
+    if re.search(r"""['"]developer['"]""", probe.source) is None:
+        return False  # it would write the name of any role
+    content = _parts(SYSTEM) if takes_parts else SYSTEM
+    first = {"role": "user", "content": _parts(USER) if takes_parts else USER}
+    return SYSTEM in (_ask(probe, [{"role": "developer", "content": content}, first]) or "")
+
+
+def _merges_thinking(probe: Probe) -> bool:
+    """Say whether a reply with calls loses its content where it has reasoning too."""
+    reply = calling(call(0), text=ANSWER, thinking=REASONING)
+    return ANSWER not in (_ask(probe, [user(), reply, result()], TOOLS) or "")
 
 
 def find_image_text(probe: Probe) -> str:

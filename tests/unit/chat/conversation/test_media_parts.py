@@ -163,7 +163,7 @@ def test_a_template_that_escapes_keeps_images() -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("<|im_start|>{{ messages[0].content }}", "does not keep messages[1].content[1] in its"),
+        ("<|im_start|>{{ messages | length }}", "does not keep messages[0].content[0] in its"),
         (
             "{% for m in messages | reverse %}{{ m.content }}{% endfor %}",
             "does not keep messages[0].content[0] in its place",

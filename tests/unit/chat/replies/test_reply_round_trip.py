@@ -96,7 +96,9 @@ EXCEPTIONS = {
     "NVIDIA-Nemotron-Nano-v2": (WITH_TEXT, "text stands inside of the <think> of a prompt"),
     "openai-gpt-oss-120b": (WITH_BOTH, "text beside a call is written as reasoning"),
     "like llama3": (WITH_BOTH, "a call without a marker is one only where a reply begins"),
-    "like calls behind null content": (WITH_BOTH, "calls beside text are left out"),
+    "like gpt-oss": (WITH_BOTH, "text beside a call is a reply of its own"),
+    "meta-llama-Llama-3.1-8B-Instruct": (WITH_BOTH, "text beside a call is a reply of its own"),
+    "meta-llama-Llama-3.3-70B-Instruct": (WITH_BOTH, "text beside a call is a reply of its own"),
 }
 
 

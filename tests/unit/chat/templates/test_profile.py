@@ -325,13 +325,14 @@ def test_alternating_templates_refuse_what_they_do() -> None:
         "refused",
     )
     assert profile.tools.shows_result_ids
-    assert "Users and replies must alternate." in describe_consequences(profile)
+    assert "User messages that follow each other become one." in describe_consequences(profile)
 
 
 def test_a_template_without_a_system_role_says_so() -> None:
     profile = load(families.NO_SYSTEM).profile
     assert (profile.treatments.first_system, profile.frames.system) == ("refused", None)
-    assert "There is no system role." in describe_consequences(profile)
+    merged = "The system message becomes a part of the first user message."
+    assert merged in describe_consequences(profile)
 
 
 def test_tools_before_the_last_user_message_are_noticed() -> None:

@@ -294,7 +294,7 @@ def test_content_is_null_beside_calls_that_a_template_would_leave_out() -> None:
 
 def test_a_refusal_is_quoted() -> None:
     with pytest.raises(TemplateFailed) as raised:
-        make(families.NO_SYSTEM).render(talk(SYSTEM, USER))
+        make("{{ raise_exception('System role not supported') }}").render(talk(SYSTEM, USER))
     assert str(raised.value) == (
         "the chat template of test refused the conversation: System role not supported"
     )
