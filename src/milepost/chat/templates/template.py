@@ -187,8 +187,8 @@ class ChatTemplate:
         variables[GENERATION] = add_generation_prompt
         no_tools: list[Any] | None = [] if self.profile.traits.takes_empty_tools else None
         variables["tools"] = conversation.tools or no_tools
-        if self._reads_functions and FUNCTIONS not in variables:
-            described = [tool["function"] for tool in conversation.tools or ()]
+        if self._reads_functions and conversation.tools and FUNCTIONS not in variables:
+            described = [tool["function"] for tool in conversation.tools]
             variables[FUNCTIONS] = json.dumps(described, indent=4, ensure_ascii=False)
         if conversation.documents is not None or "documents" not in variables:
             variables["documents"] = conversation.documents

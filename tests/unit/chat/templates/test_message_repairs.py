@@ -243,7 +243,9 @@ def test_a_developer_message_counts_as_one_only_where_it_is_shown() -> None:
 def test_words_go_into_thinking_only_where_a_template_merges_them(merges: bool) -> None:
     words = "" if merges else "{{ m.content }}"
     source = (
-        "{{ tools | tojson }}{% for m in messages %}{% if m.tool_calls %}({{ m.thinking }})" + words + "["
+        "{{ tools | tojson }}{% for m in messages %}{% if m.tool_calls %}({{ m.thinking }})"
+        + words
+        + "["
         "{{ m.tool_calls[0].function.arguments | tojson }}]"
         "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
     )
@@ -254,7 +256,7 @@ def test_words_go_into_thinking_only_where_a_template_merges_them(merges: bool) 
 
 
 def test_functions_are_given_to_a_template_that_asks_for_them() -> None:
-    assert render(FUNCTIONS, U).startswith("Functions:\n[]\n")
+    assert render(FUNCTIONS, U).startswith("Functions:\n\n")
     listed = render(FUNCTIONS, U, tools=TOOLS[:1]).partition("Functions:\n")[2]
     assert json.JSONDecoder().raw_decode(listed)[0][0]["name"] == "tool0"
 
