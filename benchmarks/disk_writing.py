@@ -5,7 +5,7 @@
 A long conversation is prefilled, and at once another request decodes a long answer. With
 `--cache-disk-sync turn`, the hardest case, the first one is written meanwhile; without the disk
 cache there is nothing to write. A second server without it shows how far two equal servers are
-apart. All three run from the begin to the end and take turns, each with the same new conversation;
+apart. All three run from beginning to end and take turns, each with the same new conversation;
 costs are taken repeat by repeat. The rate is the engine's own.
 """
 

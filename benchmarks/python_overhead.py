@@ -3,7 +3,7 @@
     python -m benchmarks.python_overhead [--repeats N] [--tokens N]
 
 A real engine process (`timed_engine.py`) decodes for this script, which talks to it over the
-socket as the front end does. A step lasts from the begin of one `llama_decode` to the begin of the
+socket as the front end does. A step lasts from the beginning of one `llama_decode` to that of the
 next; each repeat is a fresh process and counts with the median of its steps. The samplers are
 native code too; their share is shown apart.
 """

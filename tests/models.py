@@ -166,7 +166,7 @@ def _byte_letters() -> list[str]:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, more_controls: Sequence[str] = ()) -> None:
-    """State the tokens of `vocabulary`, and further control tokens behind them."""
+    """State the tokens of `vocabulary`, and further control tokens after them."""
     tokens = vocabulary()
     num_normal = len(tokens) - len(_special_tokens())
     writer.add_tokenizer_model("gpt2")

@@ -26,7 +26,7 @@ from milepost.libllama.media import (
 from milepost.libllama.media_batch import MediaBatch
 from milepost.libllama.state import StateIO
 
-BEFORE, BEHIND, LAST = 40, 20, 10  # tokens around the image
+BEFORE, AFTER, LAST = 40, 20, 10  # tokens around the image
 SIZE = MediaSize("image", 96, 64)
 
 LoadModel = Callable[[models.Kind], Model]
@@ -70,12 +70,12 @@ class Bench:
         self.batch = Batch(library, 128)
         self.states = StateIO(self.context, scratch=3)
         letters = np.arange(models.token_id("a"), models.token_id("z"))
-        self.tokens = np.random.default_rng(7).choice(letters, BEFORE + BEHIND + LAST)
-        self.behind = BEFORE + self.block.num_positions  # the first position behind the image
+        self.tokens = np.random.default_rng(7).choice(letters, BEFORE + AFTER + LAST)
+        self.after = BEFORE + self.block.num_positions  # the first position after the image
 
     def compute(self, seq_id: int, start: int, end: int) -> np.ndarray:
-        """Compute tokens; those behind the image are where it puts them."""
-        pos = start if start < BEFORE else self.behind + start - BEFORE
+        """Compute tokens; those after the image are where it puts them."""
+        pos = start if start < BEFORE else self.after + start - BEFORE
         self.batch.clear_rows()
         row = self.batch.add_tokens(self.tokens[start:end], pos, seq_id, wants_last=True)
         self.context.decode(self.batch)
@@ -93,11 +93,11 @@ class Bench:
             self.context.decode_media(batch, is_causal=self.block.is_causal)
 
     def compute_all(self, *cuts: int) -> np.ndarray:
-        """Return the logits behind everything but the last tokens."""
+        """Return the logits after everything but the last tokens."""
         self.context.clear_sequences()
         self.compute(0, 0, BEFORE)
         self.compute_image(0, *cuts)
-        return self.compute(0, BEFORE, BEFORE + BEHIND)
+        return self.compute(0, BEFORE, BEFORE + AFTER)
 
     def is_same(self, found: np.ndarray, expected: np.ndarray) -> bool:
         """Compare logits: exactly, but for a window, whose cells land elsewhere after a restore."""
@@ -183,13 +183,13 @@ def test_segments_around_an_image_go_on_exactly(bench: Bench, has_text_behind: b
     bench.compute(0, 0, BEFORE)
     segments = [(0, BEFORE, states.read_segment(0, 0, BEFORE))]
     bench.compute_image(0)
-    segments.append((BEFORE, bench.behind, states.read_segment(0, BEFORE, bench.behind)))
+    segments.append((BEFORE, bench.after, states.read_segment(0, BEFORE, bench.after)))
     pos = BEFORE
     if has_text_behind:
-        bench.compute(0, BEFORE, BEFORE + BEHIND)
-        end = bench.behind + BEHIND
-        segments.append((bench.behind, end, states.read_segment(0, bench.behind, end)))
-        pos += BEHIND
+        bench.compute(0, BEFORE, BEFORE + AFTER)
+        end = bench.after + AFTER
+        segments.append((bench.after, end, states.read_segment(0, bench.after, end)))
+        pos += AFTER
     partial = states.read_partial(0)
     expected = bench.compute(0, pos, pos + LAST)
 

@@ -236,7 +236,7 @@ def test_rows_without_files_go_when_the_folder_is_opened(tmp_path: Path) -> None
 def test_a_copy_in_another_folder_costs_nothing(tmp_path: Path) -> None:
     store, blob_id, path = store_two(tmp_path)
     store.close(TIMEOUT_S)
-    for name in ("00", "ff"):  # before and behind its own, whatever the order of a listing is
+    for name in ("00", "ff"):  # before and after its own, whatever the order of a listing is
         (path.parent.parent / name).mkdir(exist_ok=True)
         shutil.copy2(path, path.parent.parent / name / path.name)
     clock = ManualClock(path.stat().st_mtime + OLD_S)

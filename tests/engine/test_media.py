@@ -129,7 +129,7 @@ def test_a_removed_image_leaves_what_stands_before_it(
 
     removed = ask(engine, prompt, [(150, TWO)])
 
-    # States are kept behind the image before; full attention is cut where they part.
+    # States are kept after the image before; full attention is cut where they part.
     num_least = 150 + NUM_TOKENS[kind] - 12
     assert removed.end.timings.cache_n >= num_least
     assert ask(engine, prompt, [(150, TWO)]).end.timings.prompt_n == 0
@@ -266,7 +266,7 @@ def test_audio_is_reused_like_images(
         assert engine.client.model is not None
         assert engine.client.model.has_audio
         assert engine.client.model.audio_sample_rate == 16000
-        first = ask(engine, prompt, [(50, short), (100, long)])  # it has no mark behind its end
+        first = ask(engine, prompt, [(50, short), (100, long)])  # it has no mark after its end
         again = ask(engine, prompt, [(50, short), (100, long)])
         other = ask(engine, prompt, [(50, short), (100, make_sound(3, 16000 * 31))])
 

@@ -26,7 +26,7 @@ def find_embeddings(folder: Path) -> list[Path]:
 
 
 def wait_for_embeddings(engine: RunningEngine, folder: Path, num_files: int) -> None:
-    """They are written behind the answer, by one thread in order: the next encode is later."""
+    """They are written after the answer, by one thread in order: the next encode is later."""
     last = make_image(900 + num_files)
     engine.ask(**fields(prompt_tokens(20, seed=90), [(10, last)]))
     engine.ask(**fields(prompt_tokens(20, seed=91), [(10, make_image(901 + num_files))]))

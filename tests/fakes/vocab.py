@@ -1,4 +1,4 @@
-"""Vocabularies without a model: one token per byte, and special tokens behind them."""
+"""Vocabularies without a model: one token per byte, and special tokens after them."""
 
 from __future__ import annotations
 

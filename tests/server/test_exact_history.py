@@ -68,7 +68,7 @@ def test_nothing_that_was_sampled_is_computed_again(
 
     for number, (before, after) in enumerate(itertools.pairwise(answers), 1):
         num_sampled = len(before["choices"][0]["tokens"])
-        # The state behind the last token is not there if it was sampled at the limit.
+        # The state after the last token is not there if it was sampled at the limit.
         held = before["usage"]["prompt_tokens"] + num_sampled - 1
         assert after["facts"]["reused_tokens"] >= held
         assert after["replies"]["exact"] == number

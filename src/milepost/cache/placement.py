@@ -127,7 +127,7 @@ class _Grid:
         """Cut at a position; False, and nothing done, if that is useless or too expensive."""
         index = bisect_right(self._points, pos)
         start = self._points[index - 1]
-        if pos == start:  # the begin or the end of a media item
+        if pos == start:  # the beginning or the end of a media item
             return True
         if start in self._media or pos - start < MIN_CUT_TOKENS:
             return False

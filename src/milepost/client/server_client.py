@@ -188,7 +188,7 @@ class ServerClient:
         return np.array(answer["tokens"], np.int32)
 
     async def _tokenize_texts(self, body: dict[str, Any], num_media: int) -> list[Tokens]:
-        """Return the tokens of a prompt's text: before, between and behind its media."""
+        """Return the tokens of a prompt's text: before, between and after its media."""
         text = str((await self._post("/apply-template", body))["prompt"])
         pieces = text.split(self.traits.media_marker) if num_media else [text]
         if len(pieces) != num_media + 1:

@@ -21,7 +21,7 @@ class ReasoningBudget:
         self._ending = limit.ending
         self._num_left = limit.max_tokens
         self._is_inside = limit.is_open
-        self._tail = b""  # the end of the text, which may be the begin of a marker
+        self._tail = b""  # the end of the text, which may be the beginning of a marker
         self._forced: deque[int] = deque()
 
     def note(self, token_bytes: bytes) -> None:

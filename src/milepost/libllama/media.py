@@ -70,7 +70,7 @@ class MediaSize:
 
 @dataclass(frozen=True, slots=True)
 class MarkerTokens:
-    """Tokens that mark the begin or the end of a media item."""
+    """Tokens that mark the beginning or the end of a media item."""
 
     tokens: tuple[int, ...]
 
@@ -82,7 +82,7 @@ class EmbeddingBlock:
     num_tokens: int
     num_positions: int  # by which what follows is further on
     offsets: Positions
-    steps: Positions  # the same, of 0 and 1: most positions count from the begin of the block
+    steps: Positions  # the same, of 0 and 1: most positions count from the beginning of the block
     is_causal: bool  # False: every token sees the whole block, which is computed at once
 
     def positions(self, pos: int) -> Positions:

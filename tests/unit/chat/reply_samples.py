@@ -270,7 +270,7 @@ SAMPLES = (
         (*call(0, "read", READ), *call(1, "list_files", "{}"), *call(2, "read", READ)),
     ),
     ReplySample(
-        "text-between-and-behind-calls",
+        "text-between-and-after-calls",
         QWEN25,
         f"First\n{QWEN_READ}\n\nthen\n{QWEN_READ}\nlast\n",
         (
@@ -282,7 +282,7 @@ SAMPLES = (
         ),
     ),
     ReplySample(
-        "text-only-behind-a-call",
+        "text-only-after-a-call",
         QWEN25,
         f"{QWEN_READ}\n\nDone.",
         (*call(0, "read", READ), content("Done.")),
@@ -364,7 +364,7 @@ SAMPLES = (
         '<tool_call>{"name": "read", "arguments": {"path": "src/a.py"}</tool_call>',
         (
             *call(0, "read", READ)[:2],
-            ParseWarning("a tool call is complete, but behind its arguments ',' is missing"),
+            ParseWarning("a tool call is complete, but after its arguments ',' is missing"),
             CallEnd(0),
         ),
     ),

@@ -23,7 +23,7 @@ FRAME = """\
 
 
 def template(reply: str, *, generation: str = "", explanation: str = "") -> str:
-    """Return a template with this source for replies, and behind the generation prompt."""
+    """Return a template with this source for replies, and after the generation prompt."""
     return (
         FRAME.replace("EXPLANATION", repr(explanation))
         .replace("REPLY", reply)
@@ -31,7 +31,7 @@ def template(reply: str, *, generation: str = "", explanation: str = "") -> str:
     )
 
 
-def calls(source: str, *, before: str = "", behind: str = "", content: str = "CONTENT") -> str:
+def calls(source: str, *, before: str = "", after: str = "", content: str = "CONTENT") -> str:
     """Return the source of a reply: the content, and calls written as the expression `source`.
 
     NAME, ID and ARGUMENTS in it are those of the call, NUMBER is its place in the reply.
@@ -48,12 +48,12 @@ def calls(source: str, *, before: str = "", behind: str = "", content: str = "CO
         + "{% if message.tool_calls %}"
         + (f"{{{{ {before} }}}}" if before else "")
         + f"{{% for call in message.tool_calls %}}{{{{ {call} }}}}{{% endfor %}}"
-        + (f"{{{{ {behind} }}}}" if behind else "")
+        + (f"{{{{ {after} }}}}" if after else "")
         + "{% endif %}"
     )
 
 
-def tagged(before: str, key_start: str, key_end: str, value_end: str, behind: str) -> str:
+def tagged(before: str, key_start: str, key_end: str, value_end: str, after: str) -> str:
     """Return the source of a reply whose calls have an argument in tags each; expressions."""
     return (
         "{{ message.content }}{% for call in message.tool_calls %}"
@@ -61,7 +61,7 @@ def tagged(before: str, key_start: str, key_end: str, value_end: str, behind: st
         + "{% for key, value in call.function.arguments | items %}"
         + "{% set text = value if value is string else value | tojson %}"
         + f"{{{{ {key_start} ~ key ~ {key_end} ~ text ~ {value_end} }}}}"
-        + f"{{% endfor %}}{{{{ {behind} }}}}{{% endfor %}}"
+        + f"{{% endfor %}}{{{{ {after} }}}}{{% endfor %}}"
     )
 
 

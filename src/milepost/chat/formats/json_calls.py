@@ -245,7 +245,7 @@ def _read_call(source: TextSource, body: JsonBody, writer: ReplyWriter) -> Steps
     except Malformed as problem:
         if not (draft.name and draft.has_arguments):
             raise
-        writer.warn(f"a tool call is complete, but behind its arguments {problem}")
+        writer.warn(f"a tool call is complete, but after its arguments {problem}")
     draft.end()
 
 

@@ -170,7 +170,7 @@ def _copy_whole(source: TextSource, write: Write) -> Steps[None]:
         yield from source.skip_space()
     except OutOfText:
         return
-    raise Malformed("the arguments go on behind their end")
+    raise Malformed("the arguments go on after their end")
 
 
 def _advance(steps: Steps[None]) -> None:
@@ -190,7 +190,7 @@ def _copy_to_value(source: TextSource, write: Write, closer: str) -> Steps[None]
     yield from copy_string(source, write)
     yield from source.copy_while(SPACES, write)
     if (yield from source.peek()) != ":":
-        raise Malformed("':' is missing behind a key")
+        raise Malformed("':' is missing after a key")
     write((yield from source.take(1)))
     yield from source.copy_while(SPACES, write)
 

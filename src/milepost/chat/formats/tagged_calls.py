@@ -90,7 +90,7 @@ class TaggedBody(CallBody):
         name = yield from _read_name(source, tags)
         follower = yield from source.peek_any_after_space(tags.followers)
         if not follower:
-            raise Malformed("neither an argument nor the end of the call is behind the name")
+            raise Malformed("neither an argument nor the end of the call follows the name")
         if not (tags.name_start or tags.name_end) and follower not in tags.key_start:
             writer.check_known(name)  # or any word between the markers would be a call
         writer.begin_call(name)

@@ -127,8 +127,8 @@ def _about_tools(profile: TemplateProfile) -> Iterator[str]:
         )
     if profile.tools.place == "last_user":
         yield (
-            "Tools stand before the last user message: each new one moves them, and what is behind "
-            "the user message before is computed again."
+            "Tools stand before the last user message: each new one moves them, and what follows "
+            "the previous one is computed again."
         )
     calls = profile.reply_format.tool_calls
     if calls is not None and profile.tools.place != "none" and not calls.takes_several:

@@ -79,7 +79,7 @@ def is_inside(keys: Tokens, pos: int) -> bool:
 
 
 def floor_to_block(keys: Tokens, pos: int) -> int:
-    """Return an index, or the begin of the block that it lies in; 0 where none begins."""
+    """Return an index, or the beginning of the block that it lies in; 0 where none begins."""
     while pos > 0 and is_inside(keys, pos):
         pos -= 1
     return pos

@@ -192,7 +192,7 @@ LEARNT = [
                 "'<｜tool▁call▁begin｜>' ~ NAME ~ '<｜tool▁sep｜>' ~ ARGUMENTS"
                 " ~ '<｜tool▁call▁end｜>'",
                 before="'<｜tool▁calls▁begin｜>'",
-                behind="'<｜tool▁calls▁end｜>'",
+                after="'<｜tool▁calls▁end｜>'",
                 content="",
             ),
             generation="{{ '<think>' if enable_thinking else '<think></think>' }}",
@@ -209,7 +209,7 @@ LEARNT = [
                 "'<|call_begin|>functions.' ~ NAME ~ ':' ~ NUMBER ~ '<|args|>' ~ ARGUMENTS"
                 " ~ '<|call_end|>'",
                 before="'<|section_begin|>'",
-                behind="'<|section_end|>'",
+                after="'<|section_end|>'",
             )
         ),
         ReplyFormat(
@@ -238,7 +238,7 @@ LEARNT = [
                 """(', ' if NUMBER else '') ~ '{"name": "' ~ NAME ~ '", "arguments": '"""
                 """ ~ ARGUMENTS ~ ', "id": "' ~ ID ~ '"}'""",
                 before="'[TOOL_CALLS]['",
-                behind="']'",
+                after="']'",
             )
         ),
         ReplyFormat(
@@ -253,7 +253,7 @@ LEARNT = [
                 """(',' if NUMBER else '') ~ '\\n {"tool_call_id": "' ~ NUMBER"""
                 """ ~ '", "tool_name": "' ~ NAME ~ '", "parameters": ' ~ ARGUMENTS ~ '}'""",
                 before="'<|START_ACTION|>['",
-                behind=r"'\n]<|END_ACTION|>'",
+                after=r"'\n]<|END_ACTION|>'",
                 content="{% if message.content %}"
                 "<|START_RESPONSE|>CONTENT<|END_RESPONSE|>{% endif %}",
             )
@@ -370,7 +370,7 @@ LEARNT = [
                 call=Affix("<call>", "</call>"),
             ),
         ),
-        id="calls behind null content",
+        id="calls after null content",
     ),
 ]
 

@@ -13,12 +13,12 @@ from milepost.chat.templates.template import ChatTemplate, SpecialTexts
 def generation_prompt(content: str, *, framed: bool, opens: bool, has_control: bool) -> str:
     """Return what is found to open the reply to a message."""
     frame = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
-    before, behind = frame if framed else ("</s>USER: ", " ASSISTANT: ")
+    before, after = frame if framed else ("</s>USER: ", " ASSISTANT: ")
     source = (
         "{%- for m in messages %}{% if m.role == 'assistant' %}"
-        f"{behind}<think>\n{{{{ m.reasoning_content }}}}\n</think>\n{{{{ m.content }}}}"
+        f"{after}<think>\n{{{{ m.reasoning_content }}}}\n</think>\n{{{{ m.content }}}}"
         f"{{% else %}}{before}{{{{ m.content }}}}{{% endif %}}{{% endfor -%}}"
-        f"{{%- if add_generation_prompt %}}{behind}{'<think>' if opens else ''}{{% endif %}}"
+        f"{{%- if add_generation_prompt %}}{after}{'<think>' if opens else ''}{{% endif %}}"
     )
     controls = ["<|im_start|>", "<|im_end|>", "</s>", *(["<think>"] if has_control else [])]
     texts = SpecialTexts("<s>", "</s>", ControlTexts(controls))

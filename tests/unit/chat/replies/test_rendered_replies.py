@@ -49,12 +49,12 @@ OWN = {
         "(', ' if NUMBER else '') ~ '{\"name\": \"' ~ NAME ~ '\", \"arguments\": ' ~ ARGUMENTS"
         " ~ '}'",
         before="'<CALLS>['",
-        behind="']</CALLS>'",
+        after="']</CALLS>'",
     ),
     "kimi": calls(
         "'<|call|>functions.' ~ NAME ~ ':' ~ NUMBER ~ '<|arguments|>' ~ ARGUMENTS ~ '<|call_end|>'",
         before="'<|calls|>'",
-        behind="'<|calls_end|>'",
+        after="'<|calls_end|>'",
     ),
     "mistral": calls("'[TOOL_CALLS]' ~ NAME ~ '[CALL_ID]' ~ ID ~ '[ARGS]' ~ ARGUMENTS"),
 }

@@ -136,7 +136,7 @@ def test_a_reply_of_a_history_is_read_as_it_was(source: str, reply: Reply) -> No
     events = merge([*parser.feed(text), *parser.finish(is_truncated=False)])
     got = Reply(
         "".join(event.text for event in events if isinstance(event, ReasoningText)),
-        # Some templates write a space behind the generation prompt, or end turns with white space.
+        # Some templates write a space after the generation prompt, or end turns with white space.
         "".join(event.text for event in events if isinstance(event, ContentText)).strip(" \n"),
         tuple(read_calls(events)),
     )
