@@ -10,7 +10,6 @@ ARGS ?=
 
 # Tests start hundreds of Python processes, which need not compile the same modules each.
 unexport PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 # Files as a whole, so that their servers are started once; in their order, since the long ones come
 # first in it.
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
